@@ -69,6 +69,7 @@ LAYERS = [
     "scripting",
     "studies",
     "concepts",
+    "lessons",
     "cli",
     "__init__",
     "__main__",

@@ -1,0 +1,346 @@
+"""The exercises of the lessons, whose checks recognize common mistakes and explain them."""
+
+import itertools
+import math
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from partwise.comparison.stats.power import paired_t_power
+from partwise.config import ConfigError
+from partwise.config.overrides import parse_overrides
+
+
+@dataclass(frozen=True)
+class Exercise:
+    """A question, and `check`: an answer -> None if it is right, else what is wrong with it."""
+
+    question: str
+    check: Callable[[str], str | None]
+
+
+def read_number(text: str) -> float | None:
+    """The first number of an answer such as `768,000 bytes`, `0,92`, `87%` or `nan`; None if there is none."""
+    text = re.sub(r"(?<=\d)(?<!\b0)[,_ ](?=\d{3}(?!\d))", "", text.strip().lower())  # thousands
+    found = re.search(r"[-+]?(?:nan|inf|\d*[.,]?\d+(?:e[-+]?\d+)?)(\s*%)?", text)
+    if found is None:
+        return None
+    value = float(found[0].rstrip("% ").replace(",", "."))
+    return value / 100 if found[1] else value
+
+
+def recognize(value: float, mistakes: dict[float, str], tolerance: float) -> str | None:
+    """What is said of the mistake whose result is nearest to the value, if one is within the tolerance, relative."""
+    near = {abs(value - wrong) / max(abs(wrong), 0.1): told for wrong, told in mistakes.items()}
+    return near[min(near)] if min(near) <= tolerance else None
+
+
+FOUR_GRAM = 1.7190  # nats per character of TinyShakespeare's last tenth; docs/first-comparison.md prints it
+NOT_ITS_OWN = {
+    "data": "changes the text or what is scored, so that the 4-gram's loss is another",
+    "tokenizer": "changes the unit: a loss per token of several characters is not a loss per character",
+    "ngram_lm": "adds an n-gram model to the logits: the model should pass the 4-gram by itself",
+}
+
+
+def check_four_gram(text: str) -> str | None:
+    words = text.replace(",", " ").split()
+    try:
+        overrides = parse_overrides(word for word in words if "=" in word)
+    except ConfigError as error:
+        return str(error)
+    loss = read_number(" ".join(word for word in words if "=" not in word))
+    for path, _ in overrides:
+        if path[0] in NOT_ITS_OWN:
+            return f"{'.'.join(path)} {NOT_ITS_OWN[path[0]]}."
+    if not 1 <= len(overrides) <= 3:
+        return f"You give {len(overrides)} overrides: give one to three, such as train.steps=2000, and the loss."
+    if loss is None:
+        return "Add the validation loss that you got, such as 1.83."
+    if "bit" in text.lower():
+        return f"A nat is 1.4427 bits: {loss:g} bits are {loss * math.log(2):.3f} nats. Give the loss in nats."
+    if loss < 1.3:
+        return f"No small model has a validation loss of {loss:g}. The loss of the training batch is lower: give the other."
+    if loss >= FOUR_GRAM:
+        return (
+            f"{loss:g} is not below the 4-gram's {FOUR_GRAM:.3f}. Most models of this size still gain from more steps."
+        )
+    return None
+
+
+def seeds_for_power(sd: float, difference: float, power: float = 0.8) -> int:
+    """The fewest paired seeds that show a difference with this power at 5%."""
+    n = 2
+    while paired_t_power(difference / sd * math.sqrt(n), n, 0.05) < power:
+        n += 1
+    return n
+
+
+def check_seeds(text: str) -> str | None:
+    n = read_number(text)
+    if n is None or n != n // 1 or n < 2:
+        return "Answer with a number of seeds, 2 or more: one pair has no SD."
+    right, of_a_run = seeds_for_power(0.013, 0.02), seeds_for_power(0.02, 0.02)
+    if n in (right, right + 1):
+        return None
+    one_run = "That is for the SD of one run. What paired runs share cancels in the difference: take its SD."
+    mistakes = {
+        3: "That is for an SD of 0.005, of a change in the last digit. Other initial positions have a larger one.",
+        4: "That is (2.8 SD / 0.02)^2, by the normal distribution. Few seeds leave the SD uncertain: use Student's t.",
+        5: "Then the interval is shorter than the difference, but it moves with its mean: the power is below 80%.",
+        8: "That is (2.8 x 0.02 / 0.02)^2, with the SD of one run: take that of the paired difference, and Student's t.",
+        **dict.fromkeys(range(of_a_run - 1, of_a_run + 2), one_run),
+        **dict.fromkeys((16, 17, 18), "That is for unpaired runs, whose difference has sqrt(2) times the SD of a run."),
+    }
+    return mistakes.get(int(n), "Which SD did you take? That of the paired difference gives another number.")
+
+
+def check_crossing(text: str) -> str | None:
+    steps = [int(digits) for digits in re.findall(r"\d+", text)]
+    if len(steps) != 2:
+        return "Answer with two steps, such as 100,200."
+    first, second = steps
+    if any(step % 100 or not 100 <= step <= 600 for step in steps):
+        return "Losses are measured at steps 100, 200, ..., 600: give two of these."
+    if first >= second:
+        return "Give the earlier step first."
+    if second <= 200:
+        return "At step 200 the model without positions is still ahead, by about 0.03: they cross later."
+    if first >= 300:
+        return "At step 300 the learned positions are already ahead: they cross earlier."
+    if second - first > 100:
+        return "They do cross between these, and a narrower bracket is possible: take two evaluations in a row."
+    return None
+
+
+RELU_MEANS = ("0.399", "0.450", "0.431")
+ORIGINS = {
+    "a": "one draw of 3 x 3 numbers has a mean of its own, different in each draw",
+    "b": "for normal numbers it is 1 / sqrt(2 pi)",
+    "c": "three numbers with mean 0 and variance 1 give sqrt(2) / pi on average",
+}
+
+
+def check_relu_means(text: str) -> str | None:
+    letters = re.findall(r"\b[abc]\b", text.lower())
+    if len(letters) != 3:
+        return "Answer with three letters, one for each of 0.399, 0.450 and 0.431, such as a b c."
+    if len(set(letters)) < 3:
+        return "Each origin belongs to one of the numbers. They differ in what is averaged, and over what."
+    for mean, letter, right in zip(RELU_MEANS, letters, "bca", strict=True):
+        if letter != right:
+            return f"{mean} is not {letter}: {ORIGINS[letter]}."
+    return None
+
+
+def check_entropy(text: str) -> str | None:
+    value = read_number(text)
+    if value is None:
+        return "Answer with a number of nats, such as 0.5."
+    if not math.isfinite(value):
+        return "exp overflowed, or 0 met log 0. Subtract the largest score before exp: the weights stay the same."
+    weights = [math.exp(score - 2) for score in (2, 0, 0, 0)]
+    p = [weight / sum(weights) for weight in weights]
+    right = -sum(each * math.log(each) for each in p)
+    if abs(value - right) <= 0.0015:
+        return None
+    mistakes = {
+        right / math.log(2): "That is in bits: log2. The natural logarithm gives nats.",
+        right / math.log(10): "That is with log10. The natural logarithm gives nats.",
+        -right: "The sign: log p is negative, and the entropy is minus the sum.",
+        math.log(4): "That is log 4, the entropy if all four weigh the same. The scores differ.",
+        math.exp(right): "That is exp of the entropy, the perplexity: as many equal choices would be as uncertain.",
+        -p[0] * math.log(p[0]): "That is the term of the first weight alone: sum p log p over all four.",
+        right + p[0] * math.log(p[0]): "That is the sum without the first weight: sum p log p over all four.",
+        0.0: "2, 0, 0, 0 divided by their sum is no softmax: take exp of each score first.",
+    }
+    return recognize(value, mistakes, 0.01) or (
+        "Take exp of each score, divide by their sum, and compute -sum p log p with the natural logarithm."
+    )
+
+
+def check_head(text: str) -> str | None:
+    found = re.findall(r"\d+\.\d+|\.\d+|\d+", text)
+    if len(found) != 3:
+        return "Answer with the layer, the head and its mean weight on the token before, such as 0 3 0.62."
+    layer, head, weight = map(float, found)
+    if layer not in (0, 1):
+        return "The model has the layers 0 and 1: they count from 0."
+    if head not in range(8):
+        return "A layer has the heads 0 to 7: they count from 0."
+    if 1 < weight <= 100:
+        return f"Weights of a row sum to 1: give {weight / 100:g} for {weight:g}%."
+    if weight > 1:
+        return "Weights of a row sum to 1, so no weight exceeds it. Scores before the softmax do."
+    if weight == 1:
+        return "A weight of exactly 1 is that of the first token on itself. Average over the queries after it."
+    if weight <= 0.5:
+        return f"{weight:g} is not above 0.5. With RoPE, a head of the first layer is the likelier one."
+    return None
+
+
+def check_margin(text: str) -> str | None:
+    margin = read_number(text)
+    if margin is None or not math.isfinite(margin):
+        return "Answer with a margin in nats, such as 0.5."
+    if "%" in text:
+        return "The margin is a difference of losses in nats, not a percentage: a hundredth of a nat is 0.01."
+    if margin <= 0:
+        return "No experiment shows that two losses are equal to the last digit: a margin is above 0."
+    half = 2.262 * 0.005 / math.sqrt(10)  # t of 9 degrees of freedom, and the SD of the paired difference
+    if margin <= half:
+        return (
+            f"The mean of ten differences of SD 0.005 is known to +-{half:.4f}. No such interval fits within +-{margin:g}: "
+            "the verdict could not be equivalent. Take a larger margin, or more seeds."
+        )
+    if margin > 0.02:
+        return (
+            f"From step 500 to 600 the loss falls by 0.05, so {margin:g} is worth {margin / 0.0005:.0f} of 600 steps. A "
+            "difference that costs so much training matters: take a smaller margin."
+        )
+    return None
+
+
+CACHE_BYTES = 2 * 3 * 200 * 5 * 2 * 16 * 4  # keys and values, rows, tokens, layers, heads, numbers, bytes of a number
+CACHE_FACTORS = {
+    1 / 2: "half: a cache holds keys AND values",
+    1 / 3: "a third: it holds all three rows of the batch",
+    1 / 4: "a quarter: these are numbers, and a float32 number has 4 bytes",
+    1 / 5: "a fifth: each of the five layers has a cache",
+    1 / 200: "a 200th: it holds every token",
+    6.0: "six times too large: the 2 key/value heads are cached, not the 12 query heads",
+    8.0: "eight times too large: these are bits",
+    1 / 1000: "a thousandth: give bytes, not kB",
+    1 / 1024: "a 1,024th: give bytes, not KiB",
+    2.0: "twice too large: a float32 number has 4 bytes, not 8",
+}
+
+
+def check_cache(text: str) -> str | None:
+    value = read_number(text)
+    if value is None or not value > 0:
+        return "Answer with a number of bytes, such as 4096."
+    if value == CACHE_BYTES:
+        return None
+    for count in (1, 2, 3):
+        for mistakes in itertools.combinations(CACHE_FACTORS, count):
+            if math.isclose(value, CACHE_BYTES * math.prod(mistakes), rel_tol=2e-3):
+                told = "; ".join(CACHE_FACTORS[each] for each in mistakes)
+                return f"{told[0].upper()}{told[1:]}."
+    return "Multiply: keys and values, rows, tokens, layers, key/value heads, numbers per head, bytes per number."
+
+
+def check_confounded(text: str) -> str | None:
+    words = {"size": r"size|param|width", "steps": r"step|long|length", "rate": r"rate|\blr\b"}
+    named = {word for word, pattern in words.items() if re.search(pattern, text.lower())}
+    if named == set(words):
+        return None
+    if not named:
+        return "Answer with those of size, steps and rate that may be the reason."
+    missing = " and ".join(word for word in words if word not in named)
+    return (
+        f"{missing.capitalize()} changed as well, at the same time. To tell them apart, change one and keep the others."
+    )
+
+
+def check_longer(text: str) -> str | None:
+    try:
+        settings = {".".join(path): value for path, value in parse_overrides(text.split())}
+    except ConfigError as error:
+        return str(error)
+    kind, factor = settings.get("positions"), settings.get("positions.factor")
+    if kind is None and "positions.theta" in settings:
+        return "A larger theta is the idea of rope_ntk, whose factor computes it: theta factor^(E/(E-2))."
+    if kind == "rope_linear":
+        return "rope_linear slows all pairs alike. The fast ones tell neighbors apart: keep their speed."
+    if kind not in ("rope_ntk", "rope_yarn"):
+        return "Two parts slow the pairs of RoPE that did not complete a turn in training: rope_ntk and rope_yarn."
+    if not isinstance(factor, int | float):
+        return "Say by how much: positions.factor."
+    if factor in (128, 512):
+        return "The factor is a ratio: the new length divided by that of training."
+    if factor == 0.25:
+        return "The factor is the inverse: the new length divided by that of training."
+    if factor != 4:
+        return f"512 is not {factor:g} times 128."
+    original = settings.get("positions.original_context_length")
+    if kind == "rope_yarn" and original is None:
+        return (
+            "rope_yarn asks for positions.original_context_length: the length of training decides which pairs it slows."
+        )
+    if kind == "rope_yarn" and original != 128:
+        return f"positions.original_context_length is the length of training, 128, not {original}."
+    return None
+
+
+def check_forty_ideas(text: str) -> str | None:
+    value = read_number(text)
+    if value is None:
+        return "Answer with a probability, such as 0.5."
+    right = 1 - 0.95**40
+    if abs(value - right) <= 0.006:
+        return None
+    mistakes = {
+        0.05: "That is for one idea. Each of the forty has its own chance to err.",
+        2.0: "That is the expected number of errors, 40 x 0.05, not the probability of at least one.",
+        0.95**40: "That is the probability of no error at all. The question is for the opposite.",
+        1 - 0.975**40: "That counts ideas found better. A two-sided 5% also finds worse ones, and both are errors.",
+        0.05**40: "That is the probability that all forty are errors.",
+        0.00125: "That is the level of each test by Bonferroni, 0.05 / 40, which would keep the probability at 5%.",
+        1.0: "It is likely, not certain: each of the forty may be judged rightly.",
+    }
+    told = recognize(value, mistakes, 0.01)
+    return told or "What is the probability that none of forty errs, if each does with 0.05? Take the opposite of it."
+
+
+EXERCISES: dict[int, Exercise] = {
+    1: Exercise(
+        f"Pass the 4-gram ({FOUR_GRAM:.3f} nats) with at most three overrides. Answer with them and the loss, such as "
+        "train.steps=900 ffn=gelu 1.83.",
+        check_four_gram,
+    ),
+    2: Exercise(
+        "The loss of a run has an SD of 0.02 over seeds; its paired difference from a run with other initial positions has "
+        "0.013. How many paired seeds show a difference of 0.02 in four of five cases (power 80%, alpha 5%)?",
+        check_seeds,
+    ),
+    3: Exercise(
+        "Between which two evaluations do the losses of none and learned cross? Answer with two steps, such as 100,200.",
+        check_crossing,
+    ),
+    4: Exercise(
+        "0.399, 0.450 and 0.431 are all the mean of ReLU for numbers with mean 0 and variance 1. Which is that of (a) one "
+        "draw of 3 x 3 numbers after LayerNorm, (b) normal numbers, as in a wide layer, (c) LayerNorm of three numbers, on "
+        "average? Answer with three letters, in the order of the numbers.",
+        check_relu_means,
+    ),
+    5: Exercise("What is the entropy, in nats, of a softmax over the scores 2, 0, 0, 0? Three digits.", check_entropy),
+    6: Exercise(
+        "Find a head whose mean weight on the token before is above 0.5. Answer with layer, head and weight: 0 3 0.62.",
+        check_head,
+    ),
+    7: Exercise(
+        "Before the run: how large may a difference be that does not matter? Answer with a margin in nats for ten seeds.",
+        check_margin,
+    ),
+    9: Exercise(
+        "A cache holds 3 rows of 200 tokens in float32. The model has 5 layers with 12 query heads and 2 key/value heads of "
+        "16 numbers. How many bytes has the cache?",
+        check_cache,
+    ),
+    10: Exercise(
+        "With 0.1 million parameters Muon was worse than AdamW. With 0.86 million, more steps and the best rate of each, it "
+        "was better. Which of size, steps and rate may be the reason? Name them.",
+        check_confounded,
+    ),
+    11: Exercise(
+        "A model with RoPE has learned at length 128. Which overrides repair it for 512? Such as positions=rope_linear "
+        "positions.factor=2.",
+        check_longer,
+    ),
+    12: Exercise(
+        "Forty ideas, none of them real, are each tested at 5%. With what probability is at least one found different?",
+        check_forty_ideas,
+    ),
+}
+"""By lesson. Lesson 8 has none: its rate depends on the run."""

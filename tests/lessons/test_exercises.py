@@ -1,0 +1,176 @@
+"""The checks of the exercises accept what is right and explain each mistake that they know."""
+
+import math
+import subprocess
+import sys
+
+import pytest
+
+from partwise.lessons.exercises import CACHE_BYTES, EXERCISES
+
+ENTROPY = 0.9187  # of weights 0.7112 and three times 0.0963
+
+RIGHT = {
+    1: ["train.steps=2000 1.70", "train.steps=2000 train.lr=2e-3 d_model=96: 1.612 nats"],
+    2: ["6", "7 seeds"],
+    3: ["200,300", "between 200 and 300"],
+    4: ["b c a", "b, c, a"],
+    5: ["0.919", "0,919 nats", "0.9187"],
+    6: ["0 3 0.62", "layer 1, head 7: 0.51"],
+    7: ["0.01", "0.005", "0.02 nats"],
+    9: ["768000", "768,000 bytes"],
+    10: ["size, steps and rate", "the number of parameters, the steps, the learning rate"],
+    11: [
+        "positions=rope_ntk positions.factor=4",
+        "positions=rope_yarn positions.factor=4.0 positions.original_context_length=128",
+    ],
+    12: ["0.87", "87%", "0.8715"],
+}
+WRONG = {
+    1: {
+        "train.steps=2000": "Add the validation loss",
+        "1.5": "0 overrides",
+        "a=1 b=2 c=3 d=4 1.5": "4 overrides",
+        "data=python 1.2": "another",
+        "tokenizer=bpe 1.5": "per character",
+        "ngram_lm=kneser_ney 1.5": "by itself",
+        "train.steps=2000 2.3 bits": "1.594 nats",
+        "train.steps=2000 0.9": "training batch",
+        "train.steps=2000 1.83": "not below the 4-gram's 1.719",
+    },
+    2: {
+        "3": "0.005",
+        "4": "Student's t",
+        "5": "power is below 80%",
+        "8": "SD of one run: take",
+        "10": "for the SD of one run.",
+        "inf": "number of seeds",
+        "18": "unpaired",
+        "100": "Which SD",
+        "1": "no SD",
+        "many": "number of seeds",
+    },
+    3: {
+        "100,200": "they cross later",
+        "300,400": "they cross earlier",
+        "300,200": "earlier step first",
+        "200,600": "narrower",
+        "250,300": "Losses are measured",
+        "250": "two steps",
+    },
+    4: {
+        "c b a": "0.399 is not c: three numbers with mean 0 and variance 1 give sqrt(2) / pi",
+        "b a c": "0.450 is not a: one draw",
+        "a c b": "0.399 is not a",
+        "b b b": "one of the numbers",
+        "b": "three letters",
+    },
+    5: {
+        f"{ENTROPY / math.log(2):.3f}": "bits",
+        f"{ENTROPY / math.log(10):.3f}": "log10",
+        f"-{ENTROPY}": "sign",
+        "1.386": "log 4",
+        "2.506": "perplexity",
+        "0.242": "first weight alone",
+        "0.676": "without the first",
+        "0": "no softmax",
+        "nan": "Subtract the largest score",
+        "inf": "Subtract the largest score",
+        "0.5": "Take exp",
+        "none": "number of nats",
+    },
+    6: {
+        "0 3 0.4": "not above",
+        "0 3 62": "0.62 for 62%",
+        "0 3 120": "Scores before the softmax",
+        "0 3 1.0": "first token on itself",
+        "2 3 0.6": "layers 0 and 1",
+        "0 8 0.6": "heads 0 to 7",
+        "0.6": "layer, the head",
+    },
+    7: {
+        "0": "above 0",
+        "1%": "not a percentage",
+        "0.001": "could not be equivalent",
+        "0.5": "1000 of 600 steps",
+        "small": "margin in nats",
+    },
+    9: {
+        str(CACHE_BYTES // 2): "keys AND values",
+        str(CACHE_BYTES // 3): "three rows",
+        str(CACHE_BYTES // 4): "4 bytes",
+        str(CACHE_BYTES * 6): "not the 12 query heads",
+        str(CACHE_BYTES // 5): "five layers",
+        str(CACHE_BYTES * 8): "bits",
+        "768": "kB",
+        "750": "KiB",
+        str(CACHE_BYTES * 3): "keys AND values; six times",
+        str(CACHE_BYTES * 2): "not 8",
+        "17": "Multiply",
+        "-3": "number of bytes",
+    },
+    10: {"size": "Steps and rate changed as well", "size and rate": "Steps changed", "luck": "Answer with those"},
+    11: {
+        "positions=rope_linear positions.factor=4": "tell neighbors apart",
+        "positions.theta=40000": "idea of rope_ntk",
+        "positions=alibi": "Two parts",
+        "positions=rope_ntk": "by how much",
+        "positions=rope_ntk positions.factor=512": "ratio",
+        "positions=rope_ntk positions.factor=0.25": "inverse",
+        "positions=rope_ntk positions.factor=3": "512 is not 3 times 128",
+        "positions=rope_yarn positions.factor=4": "asks for",
+        "positions=rope_yarn positions.factor=4 positions.original_context_length=512": "length of training, 128",
+        "yarn": "yarn",
+    },
+    12: {
+        "0.05": "for one idea",
+        "2": "expected number",
+        "0.1285": "no error at all",
+        "0.637": "finds worse ones",
+        "0.00125": "Bonferroni",
+        "1": "not certain",
+        "0.4": "none of forty",
+        "likely": "probability",
+    },
+}
+
+
+@pytest.mark.parametrize("lesson", EXERCISES)
+def test_right_answers(lesson: int) -> None:
+    assert {answer: EXERCISES[lesson].check(answer) for answer in RIGHT[lesson]} == dict.fromkeys(RIGHT[lesson])
+
+
+@pytest.mark.parametrize("lesson", EXERCISES)
+def test_mistakes_are_explained(lesson: int) -> None:
+    for answer, told in WRONG[lesson].items():
+        found = EXERCISES[lesson].check(answer)
+        assert found is not None and told in found, f"{answer}: {found}"
+
+
+@pytest.mark.parametrize(
+    "answer", ["", " ", "=", "a=", "1e999", "-", "²", "nan nan", "1,2,3,4", "x" * 1000, "\x00", "9" * 400]
+)
+def test_any_text_is_answered(answer: str) -> None:
+    for exercise in EXERCISES.values():
+        assert exercise.check(answer)
+
+
+def test_the_answers_are_those_of_the_plain_code() -> None:
+    """Bytes of the cache and entropy, by the plain code that the lessons show."""
+    from torch import tensor
+
+    from from_scratch.attention_scale import entropy
+    from from_scratch.cache import cache_bytes
+
+    assert cache_bytes(3, 200, 5, 2, 16, 4) == CACHE_BYTES
+    assert entropy(tensor([2.0, 0, 0, 0]).softmax(0)).item() == pytest.approx(ENTROPY, abs=5e-5)
+
+
+def test_questions_do_not_contain_the_answer() -> None:
+    for lesson in EXERCISES.keys() - {6, 10}:  # which show a form, and the words to choose from
+        assert not any(answer in EXERCISES[lesson].question for answer in RIGHT[lesson])
+
+
+def test_it_imports_no_torch() -> None:
+    code = "import sys, partwise.lessons.exercises; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
