@@ -62,3 +62,13 @@ def has_decimal_commas(numbers: Sequence[tuple[int, str]], path: str) -> bool:
             f"{path} line {line}: value={text!r} is {both[0]} or {both[1]}: write the values as one of them"
         )
     return True
+
+
+def parse_number(text: str, refusal: str) -> float:
+    """The number in a cell. Raises ConfigError with this message for anything else."""
+    try:
+        if "_" in text:  # Python would read 1_5 as 15
+            raise ValueError
+        return float(text)
+    except ValueError:
+        raise ConfigError(refusal) from None

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from partwise.comparison.stats.csv_rows import filled_rows, find_separator
+from partwise.comparison.stats.csv_rows import filled_rows, find_separator, parse_number
 from partwise.comparison.stats.event_files import read_event_folders
 from partwise.comparison.stats.run_naming import RunName, name_runs
 from partwise.config import ConfigError, decode_text, did_you_mean, read_file
@@ -132,12 +132,7 @@ def _choose(wanted: str | None, known: Mapping[str, object] | set[str], where: s
 
 
 def _number(text: str, where: str) -> float:
-    try:
-        if "_" in text:
-            raise ValueError
-        return float(text)
-    except ValueError:
-        raise ConfigError(f"{where} is {text!r}: expected a number, or NaN") from None
+    return parse_number(text, f"{where} is {text!r}: expected a number, or NaN")
 
 
 def values_of_curves(

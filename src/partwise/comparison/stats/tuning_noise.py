@@ -8,7 +8,6 @@ import numpy as np
 
 from partwise.comparison.stats.expected_regret import mean_squared_regret
 
-MIN_TUNING_SEEDS = 4
 RESAMPLES = 2000
 
 Curve = Sequence[Sequence[float | None]]

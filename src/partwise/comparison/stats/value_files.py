@@ -7,7 +7,14 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from partwise.comparison.stats.csv_rows import SEPARATORS, filled_rows, find_separator, has_decimal_commas, with_point
+from partwise.comparison.stats.csv_rows import (
+    SEPARATORS,
+    filled_rows,
+    find_separator,
+    has_decimal_commas,
+    parse_number,
+    with_point,
+)
 from partwise.config import ConfigError, decode_text, did_you_mean, open_to_read, read_file
 
 COLUMNS = ("seed", "arm", "value")
@@ -260,11 +267,4 @@ def _seed(text: str, where: str) -> int:
 
 
 def _value(text: str, where: str) -> float:
-    try:
-        if "_" in text:
-            raise ValueError
-        return float(text)
-    except ValueError:
-        raise ConfigError(
-            f"{where}: value={text!r}: expected a number such as 1.47, or nan if the run diverged"
-        ) from None
+    return parse_number(text, f"{where}: value={text!r}: expected a number such as 1.47, or nan if the run diverged")
