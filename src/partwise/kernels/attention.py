@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from partwise.config import ConfigError
-from partwise.kernels.library import load_library, openmp_parallel
+from partwise.kernels.library import OPERATORS, declare, define_operator, openmp_parallel
 from partwise.kernels.threads import kernel_threads
 
 LOG2_E = math.log2(math.e)
@@ -60,13 +60,13 @@ def packed_attention(qkv: Tensor, n_heads: int, n_kv_heads: int, scale: float) -
 @lru_cache
 def library() -> ctypes.CDLL | None:
     """The compiled kernel, or None."""
-    loaded = load_library("attention")
-    if loaded is not None:
-        pointer, number, openmp = ctypes.c_void_p, ctypes.c_float, (ctypes.c_int, ctypes.c_void_p)
-        loaded.attention_forward.argtypes = (*[pointer] * 6, number, *openmp)
-        loaded.attention_backward.argtypes = (*[pointer] * 11, number, *openmp)
-        loaded.attention_decode.argtypes = (*[pointer] * 5, number, ctypes.c_int, *openmp)
-        loaded.attention_forward.restype = loaded.attention_backward.restype = loaded.attention_decode.restype = None
+    pointer, number, openmp = ctypes.c_void_p, ctypes.c_float, (ctypes.c_int, ctypes.c_void_p)
+    functions = {
+        "attention_forward": (*[pointer] * 6, number, *openmp),
+        "attention_backward": (*[pointer] * 11, number, *openmp),
+        "attention_decode": (*[pointer] * 5, number, ctypes.c_int, *openmp),
+    }
+    loaded: ctypes.CDLL | None = declare("attention", functions)
     return loaded
 
 
@@ -253,7 +253,6 @@ def packed_autograd_backward(ctx: Any, grad: Tensor | None, _: None) -> tuple[Te
     return torch.ops.partwise.packed_attention_backward(grad, *ctx.saved_tensors, *ctx.options), None, None, None
 
 
-OPS = torch.library.Library("partwise", "FRAGMENT")  # less overhead per call than torch.library.custom_op
 for schema, implementation, fake in (
     (
         "attention(Tensor q, Tensor k, Tensor v, float scale) -> (Tensor, Tensor)",
@@ -283,11 +282,8 @@ for schema, implementation, fake in (
         lambda grad, qkv, out, lse, n_heads, n_kv_heads, scale: qkv.new_empty(qkv.shape),
     ),
 ):
-    OPS.define(schema, tags=(torch.Tag.pt2_compliant_tag,))
-    name = f"partwise::{schema.partition('(')[0]}"
-    OPS.impl(name, implementation, "CompositeExplicitAutograd")
-    torch.library.register_fake(name, fake, lib=OPS)
-torch.library.register_autograd("partwise::attention", autograd_backward, setup_context=setup_context, lib=OPS)
+    define_operator(schema, implementation, fake)
+torch.library.register_autograd("partwise::attention", autograd_backward, setup_context=setup_context, lib=OPERATORS)
 torch.library.register_autograd(
-    "partwise::packed_attention", packed_autograd_backward, setup_context=setup_context, lib=OPS
+    "partwise::packed_attention", packed_autograd_backward, setup_context=setup_context, lib=OPERATORS
 )

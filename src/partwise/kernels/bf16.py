@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from partwise.kernels.block import MAX_WEIGHTS, WIDTH_MULTIPLE
-from partwise.kernels.library import load_library, openmp_parallel
+from partwise.kernels.library import declare, openmp_parallel
 from partwise.kernels.mlp import ACTIVATIONS, data_pointer, split_weight_gradients, unsupported_width
 from partwise.kernels.threads import gradient_parts, kernel_threads
 
@@ -29,16 +29,14 @@ class Shape(ctypes.Structure):
 @lru_cache
 def library() -> Any:
     """The compiled kernels, or None."""
-    loaded: Any = load_library("bf16")
-    if loaded is not None:
-        size, pointer, openmp = ctypes.c_int64, ctypes.c_void_p, (ctypes.c_int, ctypes.c_void_p)
-        loaded.bf16_attention_forward.argtypes = (*[pointer] * 6, ctypes.c_float, *openmp)
-        loaded.bf16_attention_backward.argtypes = (*[pointer] * 10, ctypes.c_float, *openmp)
-        loaded.bf16_mlp_forward.argtypes = (size, *[ctypes.c_int] * 4, *[pointer] * 8, *openmp)
-        loaded.bf16_mlp_backward.argtypes = (size, *[ctypes.c_int] * 4, *[pointer] * 9, ctypes.c_int, *openmp)
-        loaded.bf16_attention_forward.restype = loaded.bf16_attention_backward.restype = None
-        loaded.bf16_mlp_forward.restype = loaded.bf16_mlp_backward.restype = None
-    return loaded
+    size, pointer, openmp = ctypes.c_int64, ctypes.c_void_p, (ctypes.c_int, ctypes.c_void_p)
+    functions = {
+        "bf16_attention_forward": (*[pointer] * 6, ctypes.c_float, *openmp),
+        "bf16_attention_backward": (*[pointer] * 10, ctypes.c_float, *openmp),
+        "bf16_mlp_forward": (size, *[ctypes.c_int] * 4, *[pointer] * 8, *openmp),
+        "bf16_mlp_backward": (size, *[ctypes.c_int] * 4, *[pointer] * 9, ctypes.c_int, *openmp),
+    }
+    return declare("bf16", functions)
 
 
 def bf16_attention(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from partwise.kernels.dropout import DropoutKey, dropout_array
-from partwise.kernels.library import load_library, openmp_parallel
+from partwise.kernels.library import declare, openmp_parallel
 from partwise.kernels.mlp import ACTIVATIONS, data_pointer
 from partwise.kernels.threads import gradient_parts, is_deterministic, kernel_threads
 
@@ -28,7 +28,7 @@ MAX_WEIGHTS = 2**21
 """A block's matrices have at most this many elements, so that one copy of its gradients per thread stays in the cache."""
 
 
-class Sizes(ctypes.Structure):
+class BlockSizes(ctypes.Structure):
     """`Sizes` in block.cpp."""
 
     _fields_ = [
@@ -207,34 +207,29 @@ def supports_batch_size(batch_size: int) -> bool:
 @lru_cache
 def library() -> Any:
     """The compiled kernel, or None."""
-    loaded: Any = load_library("block")
-    if loaded is not None:
-        size, number, pointer = ctypes.c_int64, ctypes.c_int, ctypes.c_void_p
-        first, openmp = (pointer, pointer, pointer, size, number), (number, pointer)
-        loaded.block_buffer_sizes.argtypes = (pointer, number, pointer)
-        loaded.blocks_forward.argtypes = (*first, number, *[pointer] * 6, size, pointer, *openmp)
-        loaded.blocks_backward.argtypes = (*first, *[pointer] * 8, number, *openmp)
-        loaded.blocks_decode.argtypes = (pointer, pointer, size, number, *[pointer] * 4, size, size, pointer, *openmp)
-        for function in (
-            loaded.block_buffer_sizes,
-            loaded.blocks_forward,
-            loaded.blocks_backward,
-            loaded.blocks_decode,
-        ):
-            function.restype = None
-    return loaded
+    size, number, pointer = ctypes.c_int64, ctypes.c_int, ctypes.c_void_p
+    first, openmp = (pointer, pointer, pointer, size, number), (number, pointer)
+    functions = {
+        "block_buffer_sizes": (pointer, number, pointer),
+        "blocks_forward": (*first, number, *[pointer] * 6, size, pointer, *openmp),
+        "blocks_backward": (*first, *[pointer] * 8, number, *openmp),
+        "blocks_decode": (pointer, pointer, size, number, *[pointer] * 4, size, size, pointer, *openmp),
+    }
+    return declare("block", functions)
 
 
 def flatten(weights: Sequence[BlockWeights]) -> list[Tensor | None]:
     return [None if each is None else each.contiguous() for block in weights for each in block]
 
 
-def describe(x: Tensor, bf16: bool, spec: BlockOptions, weights: FlatWeights) -> tuple[Sizes, list[int]]:
+def describe(x: Tensor, bf16: bool, spec: BlockOptions, weights: FlatWeights) -> tuple[BlockSizes, list[int]]:
     """The kernel's sizes; and per block the bytes saved for backward, the elements of all gradients, the packed bytes."""
     rotary_pairs = 0 if weights[-1] is None else weights[-1].shape[1]
     options = (spec.gated, ACTIVATIONS.index(spec.activation), spec.centered, rotary_pairs, spec.interleaved)
     widths = (spec.n_heads, spec.n_kv_heads, spec.head_dim, spec.hidden)
-    sizes = Sizes(*x.shape, *widths, *options, spec.token_shift, *spec.qk_norm, *spec.eps, *spec.qk_eps, spec.scale)
+    sizes = BlockSizes(
+        *x.shape, *widths, *options, spec.token_shift, *spec.qk_norm, *spec.eps, *spec.qk_eps, spec.scale
+    )
     buffer_sizes = (ctypes.c_int64 * 3)()
     library().block_buffer_sizes(ctypes.byref(sizes), bf16, buffer_sizes)
     return sizes, list(buffer_sizes)

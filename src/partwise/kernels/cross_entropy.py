@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from partwise.kernels.library import load_library, openmp_parallel
+from partwise.kernels.library import declare, openmp_parallel
 from partwise.kernels.threads import kernel_threads
 
 
-class Sizes(ctypes.Structure):
+class CrossEntropySizes(ctypes.Structure):
     """`Sizes` in cross_entropy.cpp."""
 
     _fields_ = [
@@ -39,14 +39,12 @@ def supports_bf16_cross_entropy(logits: Tensor) -> bool:
 @lru_cache
 def library() -> Any:
     """The compiled kernel, or None."""
-    loaded: Any = load_library("cross_entropy")
-    if loaded is not None:
-        pointer, openmp = ctypes.c_void_p, (ctypes.c_int, ctypes.c_void_p)
-        loaded.cross_entropy_forward.argtypes = (*[pointer] * 6, *openmp)
-        loaded.cross_entropy_backward.argtypes = (*[pointer] * 4, ctypes.c_float, pointer, *openmp)
-        loaded.cross_entropy_forward.restype = ctypes.c_int64
-        loaded.cross_entropy_backward.restype = None
-    return loaded
+    pointer, openmp = ctypes.c_void_p, (ctypes.c_int, ctypes.c_void_p)
+    functions = {
+        "cross_entropy_forward": (*[pointer] * 6, *openmp),
+        "cross_entropy_backward": (*[pointer] * 4, ctypes.c_float, pointer, *openmp),
+    }
+    return declare("cross_entropy", functions, cross_entropy_forward=ctypes.c_int64)
 
 
 class BF16CrossEntropy(torch.autograd.Function):
@@ -55,7 +53,10 @@ class BF16CrossEntropy(torch.autograd.Function):
         if targets.shape != logits.shape[:1]:
             raise ValueError(f"{tuple(targets.shape)} targets for {logits.shape[0]} rows of logits: give one per row")
         targets = targets.to(torch.int64).contiguous()
-        sizes, total = Sizes(*logits.shape, logits.stride(0), ignore_index, label_smoothing), ctypes.c_double()
+        sizes, total = (
+            CrossEntropySizes(*logits.shape, logits.stride(0), ignore_index, label_smoothing),
+            ctypes.c_double(),
+        )
         log_sum_exp = logits.new_empty((len(targets), 2), dtype=torch.float32)
         losses = logits.new_empty(targets.shape, dtype=torch.float32)
         pointers = [each.data_ptr() for each in (logits, targets, log_sum_exp, losses)]

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from partwise.kernels.library import load_library
+from partwise.kernels.library import declare
 
 Int64, Double, Pointer = ctypes.c_int64, ctypes.c_double, ctypes.c_void_p
 HUGE_PAGE = 2**21  # bytes
@@ -50,14 +50,14 @@ class CModel(ctypes.Structure):
 @lru_cache
 def library() -> Any:
     """The compiled kernel, or None; it has `W` floats per SIMD vector and `N` vectors per group of outputs."""
-    loaded: Any = load_library("decoding")
+    batch = (Pointer, *[Int64] * 4)
+    functions = {
+        "decoding_step": (*batch, *[Pointer] * 4, Int64, *[Pointer] * 2, ctypes.c_int, *[Pointer] * 3),
+        "decoding_workspace_size": (Pointer, Int64, Int64, ctypes.c_int),
+        "decoding_advise_huge_pages": (Pointer, Int64),
+    }
+    loaded = declare("decoding", functions, decoding_workspace_size=Int64)
     if loaded is not None:
-        batch = (Pointer, *[Int64] * 4)
-        loaded.decoding_step.argtypes = (*batch, *[Pointer] * 4, Int64, *[Pointer] * 2, ctypes.c_int, *[Pointer] * 3)
-        loaded.decoding_workspace_size.argtypes = (Pointer, Int64, Int64, ctypes.c_int)
-        loaded.decoding_workspace_size.restype = Int64
-        loaded.decoding_advise_huge_pages.argtypes = (Pointer, Int64)
-        loaded.decoding_step.restype = loaded.decoding_advise_huge_pages.restype = None
         loaded.W = loaded.decoding_vector_width()
         loaded.N = loaded.decoding_group_width() // loaded.W
     return loaded

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
-from partwise.kernels.library import load_library, openmp_parallel
+from partwise.kernels.library import declare, openmp_parallel
 from partwise.kernels.threads import kernel_threads
 
 DTYPES = (torch.float64, torch.float32, torch.bfloat16)
@@ -23,16 +23,16 @@ class DropoutKey(NamedTuple):
     first_row: int  # index of the first row in the batch of the step
 
 
-class Dropout(ctypes.Structure):
+class CDropout(ctypes.Structure):
     """`Dropout` in philox.h."""
 
     _fields_ = [("p", ctypes.c_double), ("key", ctypes.c_uint64), ("first_row", ctypes.c_int64)]
 
 
-class Sizes(ctypes.Structure):
+class DropoutSizes(ctypes.Structure):
     """`Sizes` in dropout.cpp."""
 
-    _fields_ = [*((name, ctypes.c_int64) for name in ("rows", "heads", "positions", "elements")), ("dropout", Dropout)]
+    _fields_ = [*((name, ctypes.c_int64) for name in ("rows", "heads", "positions", "elements")), ("dropout", CDropout)]
 
 
 def noise_shape(shape: torch.Size) -> tuple[int, int, int, int]:
@@ -56,18 +56,14 @@ def dropout(x: Tensor, key: DropoutKey) -> Tensor:
 
 def dropout_array(keys: Sequence[DropoutKey | None]) -> Any:
     """The keys for a kernel; None is a layer that drops nothing."""
-    return (Dropout * len(keys))(*(Dropout(*(key or (0.0, 0, 0))) for key in keys))
+    return (CDropout * len(keys))(*(CDropout(*(key or (0.0, 0, 0))) for key in keys))
 
 
 @lru_cache
 def library() -> Any:
     """The compiled kernel, or None."""
-    loaded: Any = load_library("dropout")
-    if loaded is not None:
-        pointer, number = ctypes.c_void_p, ctypes.c_int
-        loaded.dropout.argtypes = (pointer, number, pointer, pointer, number, pointer)
-        loaded.dropout.restype = None
-    return loaded
+    pointer, number = ctypes.c_void_p, ctypes.c_int
+    return declare("dropout", {"dropout": (pointer, number, pointer, pointer, number, pointer)})
 
 
 class DropoutFunction(torch.autograd.Function):
@@ -75,7 +71,7 @@ class DropoutFunction(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, key: DropoutKey) -> Tensor:
         ctx.key = key
         x = x.contiguous()
-        y, sizes = torch.empty_like(x), Sizes(*noise_shape(x.shape), Dropout(*key))
+        y, sizes = torch.empty_like(x), DropoutSizes(*noise_shape(x.shape), CDropout(*key))
         if isinstance(x, FakeTensor):
             return y  # without content, in a forecast of memory
         openmp = kernel_threads(), openmp_parallel()

@@ -1,8 +1,10 @@
 """The compiled kernels of this machine: one shared library per kernel, with a plain C interface."""
 
 import ctypes
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
+from typing import Any
 
 import torch
 
@@ -35,6 +37,26 @@ def load_library(name: str) -> ctypes.CDLL | None:
             print_message(f"C++ kernel {name} is unavailable, falling back to torch: {error}")
         _reported.add(str(error))
         return None
+
+
+def declare(name: str, functions: Mapping[str, Sequence[Any]], **results: Any) -> Any:
+    """A library whose functions have these argument types, and return nothing or their type in `results`; None without it."""
+    library = load_library(name)
+    for function, types in functions.items() if library is not None else ():
+        getattr(library, function).argtypes = types
+        getattr(library, function).restype = results.get(function)
+    return library
+
+
+OPERATORS = torch.library.Library("partwise", "FRAGMENT")  # less overhead per call than torch.library.custom_op
+
+
+def define_operator(schema: str, implementation: Callable[..., Any], fake: Callable[..., Any]) -> None:
+    """Define torch.ops.partwise.NAME; `fake` returns tensors of the output's shapes without content."""
+    OPERATORS.define(schema, tags=(torch.Tag.pt2_compliant_tag,))
+    name = f"partwise::{schema.partition('(')[0]}"
+    OPERATORS.impl(name, implementation, "CompositeExplicitAutograd")
+    torch.library.register_fake(name, fake, lib=OPERATORS)
 
 
 _reported: set[str] = set()

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from partwise.kernels.library import load_library, openmp_parallel
+from partwise.kernels.library import OPERATORS, declare, define_operator, openmp_parallel
 from partwise.kernels.threads import gradient_parts, kernel_threads
 
 ACTIVATIONS = ("relu", "relu2", "gelu", "gelu_tanh", "silu", "sigmoid", "identity")
@@ -60,12 +60,13 @@ def unsupported_width(d_model: int, hidden: int, gated: bool, multiple: int, max
 @lru_cache
 def library() -> Any:
     """The compiled kernel, or None; its `W` is the number of floats in a SIMD vector."""
-    loaded: Any = load_library("mlp")
+    size, pointer, openmp = ctypes.c_int64, ctypes.c_void_p, (ctypes.c_int, ctypes.c_void_p)
+    functions = {
+        "mlp_forward": (size, *[ctypes.c_int] * 4, *[pointer] * 8, *openmp),
+        "mlp_backward": (size, *[ctypes.c_int] * 4, *[pointer] * 8, ctypes.c_int, *openmp),
+    }
+    loaded = declare("mlp", functions)
     if loaded is not None:
-        size, pointer, openmp = ctypes.c_int64, ctypes.c_void_p, (ctypes.c_int, ctypes.c_void_p)
-        loaded.mlp_forward.argtypes = (size, *[ctypes.c_int] * 4, *[pointer] * 8, *openmp)
-        loaded.mlp_backward.argtypes = (size, *[ctypes.c_int] * 4, *[pointer] * 8, ctypes.c_int, *openmp)
-        loaded.mlp_forward.restype = loaded.mlp_backward.restype = None
         loaded.W = loaded.mlp_vector_width()
     return loaded
 
@@ -141,7 +142,6 @@ def split_weight_gradients(
     )
 
 
-OPS = torch.library.Library("partwise", "FRAGMENT")
 for schema, implementation, fake in (
     (
         "mlp(Tensor x, Tensor up, Tensor? up_bias, Tensor down, Tensor? down_bias, int activation) -> (Tensor, Tensor)",
@@ -154,8 +154,5 @@ for schema, implementation, fake in (
         lambda grad, x, pre, up, down, activation: empty_gradients(x, up, down),
     ),
 ):
-    OPS.define(schema, tags=(torch.Tag.pt2_compliant_tag,))
-    name = f"partwise::{schema.partition('(')[0]}"
-    OPS.impl(name, implementation, "CompositeExplicitAutograd")
-    torch.library.register_fake(name, fake, lib=OPS)
-torch.library.register_autograd("partwise::mlp", autograd_backward, setup_context=setup_context, lib=OPS)
+    define_operator(schema, implementation, fake)
+torch.library.register_autograd("partwise::mlp", autograd_backward, setup_context=setup_context, lib=OPERATORS)
