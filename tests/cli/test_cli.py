@@ -9,9 +9,7 @@ from pathlib import Path
 
 import pytest
 
-import partwise
 from partwise.cli import main
-from partwise.cli.commands.describe import find_parts
 from partwise.config import REGISTRY
 
 TINY = [
@@ -79,7 +77,6 @@ def run(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
         (["eval", "nothing"], ["nothing"]),
         (["generate", "nothing"], ["nothing"]),
         (["parts", "fnn"], ["fnn", "did you mean 'ffn'"]),
-        (["parts", "block_size"], ["block_size is the setting context_length"]),
         (["show", "mingpt", "norm=layernrom"], ["layernrom", "did you mean 'layernorm'"]),
         (["compare", "mingpt"], ["nothing to compare"]),
         (
@@ -265,32 +262,6 @@ def test_arithmetic_training_and_evaluation(
     assert run(monkeypatch, "eval", "sums", "--max-problems", "10", "--json") == 0
     greedy = json.loads(capsys.readouterr().out)["accuracy"]["greedy"]
     assert all(0 <= greedy[key]["by_place"]["1"]["proportion"] <= 1 for key in greedy if key != "all")
-
-
-@pytest.mark.parametrize(
-    ("word", "parts"),
-    [
-        ("RoPE", ["rope"]),
-        ("rotary", ["rope"]),
-        ("pre-norm", ["pre"]),
-        ("mixture of experts", ["moe"]),
-        ("theta", ["rope", "rope_linear", "rope_llama3", "rope_ntk", "rope_yarn"]),
-        ("num_key_value_heads", ["differential", "multihead"]),
-    ],
-)
-def test_a_part_is_found_by_its_name_its_option_or_a_word_of_other_programs(word: str, parts: list[str]) -> None:
-    assert sorted(name for found in find_parts(word).values() for name in found) == parts
-
-
-def test_a_part_that_is_named_says_where_its_source_is(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run(monkeypatch, "parts", "rope") == 0
-    shown = capsys.readouterr().out
-    assert (
-        "arXiv:2104.09864" in shown
-        and (Path(partwise.__file__).parents[1] / shown.split("source: ")[1].strip()).exists()
-    )
 
 
 def test_parts_and_show(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

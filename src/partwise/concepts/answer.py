@@ -8,6 +8,7 @@ from partwise.concepts.lookup import Match
 from partwise.concepts.results import claim_sentence
 from partwise.concepts.settings import Setting, default_text, module_file
 from partwise.config import REGISTRY, Part
+from partwise.train.config import preset_settings
 
 SOURCE_START = re.compile(r"(?<=[.)])\s+(?=[A-Z][^.]*(?:\.[^.]*)*?(?:(?:19|20)\d\d\b|arXiv:|github))")
 """Where the equation of a docstring ends and its source begins."""
@@ -89,9 +90,19 @@ def measured(concept: Concept | None, part_name: str | None, results: bool) -> d
     several = part_name is not None and len(concept.part_names) > 1
     chosen = own or ([] if several else concept.results)
     lesson = "" if concept.lesson is None else f'{concept.lesson}, "{entries().lessons[concept.lesson]}"'
-    shown = next((each for each in concept.part_names if several and each in concept.command), "")
-    command = concept.command.replace(shown, part_name) if shown and part_name else concept.command
-    return {"result": claim_sentence(chosen[0]) if chosen and results else "", "lesson": lesson, "try": command}
+    result = claim_sentence(chosen[0]) if chosen and results else ""
+    return {"result": result, "lesson": lesson, "try": command_for(concept, part_name)}
+
+
+def command_for(concept: Concept, part_name: str | None) -> str:
+    """The command of a concept, with the part in place of another one of the concept unless its preset has the part."""
+    shown = next((each for each in concept.part_names if each in concept.command), None)
+    if shown is None or part_name is None:
+        return concept.command
+    family, _, name = part_name.partition("=")
+    used = preset_settings(concept.command.split()[2])[family]
+    in_preset = (used if isinstance(used, str) else used["part"]) == name
+    return concept.command if in_preset else concept.command.replace(shown, part_name)
 
 
 def find_recipe(part_name: str) -> type[Part]:
