@@ -68,6 +68,10 @@ class Entries:
     concepts: list[Concept]
     words: list[Word]
 
+    @property
+    def all(self) -> list[Concept | Word]:
+        return [*self.concepts, *self.words]
+
 
 @cache
 def entries() -> Entries:

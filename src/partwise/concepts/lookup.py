@@ -25,8 +25,12 @@ class Match:
 
 
 def find(word: str) -> list[Match]:
-    """What a word or a heading names: the concept alone if one has this name. Raises ConfigError for an unknown word."""
-    found = exact(word) or foreign(word) or within(word)
+    """What a word or a heading names; the path of a setting, written as it is, names that alone.
+
+    Raises ConfigError for an unknown word.
+    """
+    path = [match for match in settings(word) if match.label == word]
+    found = path or exact(word) or foreign(word) or within(word)
     if not found:
         raise ConfigError(
             f"nothing is called {word!r}{closest(word.lower(), known_words()) or ';'} `partwise parts` lists all parts"
@@ -52,7 +56,7 @@ def key(word: str) -> str:
 def by_name() -> dict[str, list[Match]]:
     """Concepts and words, by the keys of their names."""
     found: dict[str, list[Match]] = {}
-    for entry in (*entries().concepts, *entries().words):
+    for entry in entries().all:
         for name in dict.fromkeys(key(each.strip("`")) for each in entry.names):
             found.setdefault(name, []).append(Match(entry.name, entry))
     return found
@@ -116,7 +120,7 @@ def mentioned(words: str) -> Match | None:
 
 def known_words() -> set[str]:
     """Every name, for suggestions."""
-    named = {name.lower() for entry in (*entries().concepts, *entries().words) for name in entry.names}
+    named = {name.lower() for entry in entries().all for name in entry.names}
     recipes = {name for recipes in REGISTRY.values() for name in recipes}
     return {
         *named,

@@ -115,7 +115,7 @@ def module_file(owner: type) -> str:
     return f"{owner.__module__.replace('.', '/')}.py"
 
 
-WORDS = {int: "integer", float: "number", bool: "true or false", str: "text"}
+WORDS: dict[Any, str] = {int: "integer", float: "number", bool: "true or false", str: "text"}
 BOUNDS = {"gt": ">", "ge": ">=", "lt": "<"}
 """Limits that a reader needs; an upper limit that only rejects absurd values is left out."""
 
