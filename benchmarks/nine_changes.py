@@ -83,10 +83,10 @@ class Inputs:
     measured: dict[str, Any]
 
     def claim(self, study: str, name: str, key: str | None = None) -> ClaimOutcome:
-        """The claim of a study whose arm begins with `name`."""
-        (found,) = [
-            each for each in self.outcomes[study] if each.short_name.startswith(name) and key in (None, each.key)
-        ]
+        """The claim of a study whose arm is `name`, or else begins with it."""
+        claims = [each for each in self.outcomes[study] if key in (None, each.key)]
+        exact = [each for each in claims if each.short_name == name]
+        (found,) = exact or [each for each in claims if each.short_name.startswith(name)]
         return found
 
 

@@ -16,7 +16,11 @@ SECTIONS = dict(re.findall(r"^## (.+?)\n(.*?)(?=^## |\Z)", PAGE, re.DOTALL | re.
 STATED = {
     "Activation and gate": [("swiglu", "ffn=swiglu", "shakespeare"), ("glu", "ffn=relu", None)],
     "Positions": [("positions", "positions=none", None), ("positions", "positions=learned", None)],
-    "Attention: the scale and the heads": [("qknorm", "attention.qk_norm", "best")],
+    "Attention: the scale and the heads": [
+        ("heads", "attention.n_heads=1", None),
+        ("heads", "attention.scale=1", None),
+        ("heads", "attention.n_heads=1 attention.scale=1", None),
+    ],
     "Norm": [("rmsnorm", "norm=layernorm", None)],
     "Wiring": [("prepost", "schedule.warmup=0", "pre-norm"), ("parallel", "residual=parallel", None)],
     "Initialization": [

@@ -182,7 +182,7 @@ def scaled_rope(positions: Positions, scaling: str, trained_length: int, length:
     kind = SCALINGS[scaling]
     trained = {name: getattr(positions, name) for name in RopeOptions.model_fields}
     yarn = {"original_context_length": trained_length} if kind is YarnRope else {}
-    return kind(**trained, factor=length / trained_length, **yarn)
+    return kind.from_dict({**trained, "factor": length / trained_length, **yarn})
 
 
 class Rotary(AngleTable):
