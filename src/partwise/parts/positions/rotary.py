@@ -1,7 +1,7 @@
 """Rotary position embeddings (RoPE) and their scaled variants."""
 
 import math
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from pydantic import Field
@@ -180,9 +180,11 @@ def scaled_rope(positions: Positions, scaling: str, trained_length: int, length:
             f"scaling={scaling!r} applies to positions=rope, not positions={positions.name}: leave it out"
         )
     kind = SCALINGS[scaling]
-    trained = {name: getattr(positions, name) for name in RopeOptions.model_fields}
-    yarn = {"original_context_length": trained_length} if kind is YarnRope else {}
-    return kind.from_dict({**trained, "factor": length / trained_length, **yarn})
+    options: dict[str, Any] = {name: getattr(positions, name) for name in RopeOptions.model_fields}
+    options["factor"] = length / trained_length
+    if kind is YarnRope:
+        options["original_context_length"] = trained_length
+    return kind.from_dict(options, prefix="positions")
 
 
 class Rotary(AngleTable):
