@@ -137,7 +137,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("names", nargs="*", help="only these mutations")
     parser.add_argument("--list", choices=(*LISTS, "all"), default=LISTS[0], help="the list of mutations")
-    parser.add_argument("--tier", choices=("fast",), help="tell which tier catches each mutation")
+    parser.add_argument("--tier", choices=("fast",), help="tell which tier catches each mutation, with one worker")
     parser.add_argument("--table", type=Path, help="with --tier: a file for what is known, with which it goes on")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
     options = parser.parse_args()
@@ -154,9 +154,10 @@ def main() -> int:
         print(error, file=sys.stderr)
         return 2
     started, survivors = time.monotonic(), []
-    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(options.workers) as pool:
+    workers = 1 if options.tier else min(options.workers, len(chosen))
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(workers) as pool:
         copies: Queue[Path] = Queue()
-        for number in range(min(options.workers, len(chosen))):
+        for number in range(workers):
             copies.put(copy_of_project(Path(folder) / str(number)))
 
         def run(
