@@ -46,6 +46,8 @@ def concept_answer(concept: Concept | None, part_name: str | None, results: bool
         found.title = f"{concept.name}: {part_name}"
     recipe = find_recipe(part_name) if part_name else None
     equation, source = split_docstring(recipe) if recipe else ("", "")
+    if concept and not recipe and concept.part_names:
+        equation = f"{concept.part_names[0]}: {split_docstring(find_recipe(concept.part_names[0]))[0]}"
     equation = (concept.equation if concept else "") or equation
     found.rows["equation"] = equation
     found.rows["where"] = explain_symbols(equation, concept)
