@@ -103,7 +103,7 @@ def test_eval_of_longer_windows_scores_the_same_targets_with_the_same_weights(
     assert "in windows of 96 without earlier context" in capsys.readouterr().out
     assert longer["tokens"] == plain["tokens"] and longer["validation"] != plain["validation"]
     # as trained: the stored configuration is untouched, and the same length gives the same loss
-    assert scores(monkeypatch, "--seq-len", "64") == plain == scores(monkeypatch)
+    assert scores(monkeypatch, "--seq-len", "64") == {**plain, "seq_len": 64} and plain == scores(monkeypatch)
     trained = open_trained("run")
     ids = trained.config.prepare().split("val")
     changed = reconfigured(trained.model, trained.config.model.model_copy(update={"context_length": 96}))
@@ -112,6 +112,7 @@ def test_eval_of_longer_windows_scores_the_same_targets_with_the_same_weights(
     assert longer["validation"] != pytest.approx(plain["validation"], abs=1e-4)
     scaled = ["positions=rope_ntk", "positions.factor=1.5", "positions.theta=500"]
     ntk = scores(monkeypatch, "--seq-len", "96", *scaled)
+    assert (ntk["seq_len"], ntk["overrides"]) == (96, scaled)
     assert ntk["tokens"] == plain["tokens"] and ntk["validation"] not in (plain["validation"], longer["validation"])
     one = scores(monkeypatch, "positions=rope_ntk", "positions.factor=1", "positions.theta=500")
     assert one["validation"] == pytest.approx(plain["validation"], abs=1e-6)

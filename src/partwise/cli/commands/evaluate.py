@@ -51,6 +51,8 @@ def evaluate_run(
     if data is None and trained.metadata["data"]["hash"] not in (None, dataset.hash):
         raise ConfigError(f"the data of {name} has changed since training: train it again with --fresh")
     scores = show_scores(trained.model, dataset, config.seq_len, trained.runtime, max_problems)
+    changes = {"seq_len": seq_len, "overrides": list(overrides)}
+    scores |= {key: value for key, value in changes.items() if value}
     if as_json:
         write_scores(scores, file)
 
