@@ -130,6 +130,18 @@ def reliability_page() -> str:
     return with_table(PAGE.read_text(encoding="utf-8"), stored("reliability.json"))
 
 
+def lesson(function: str, number: int) -> str:
+    """A lesson's page, its notebook, or its figure."""
+    from partwise.lessons import findings, page
+    from partwise.lessons.answers import read_answer
+    from partwise.lessons.lesson import find_lesson
+
+    if function == "picture":
+        return findings.draw_picture(read_answer(find_lesson(number)))
+    text: str = getattr(page, function)(find_lesson(number))
+    return text
+
+
 def stored(name: str) -> Any:
     """What was measured: a JSON file of docs/."""
     return json.loads((DOCS / name).read_text(encoding="utf-8"))
@@ -148,6 +160,15 @@ CLAIMS: dict[str, Callable[[], str]] = {
     "docs/glossary.md": lambda: concepts_page("glossary"),
 }
 """What follows from the stored results of all studies: judging and drawing them takes seconds."""
+
+LESSONS: dict[str, Callable[[], str]] = {}
+for _path in sorted((DOCS / "lessons").glob("[0-9][0-9]-*.md")):
+    _number = int(_path.name[:2])
+    LESSONS |= {
+        f"docs/lessons/{_path.name}": functools.partial(lesson, "page", _number),
+        f"docs/images/lesson-{_number:02}.svg": functools.partial(lesson, "picture", _number),
+        f"examples/notebooks/lessons/{_path.stem}.ipynb": functools.partial(lesson, "notebook", _number),
+    }
 
 FILES: dict[str, Callable[[], str]] = {
     "src/partwise/cli/completions.json": completions,
@@ -169,6 +190,7 @@ FILES: dict[str, Callable[[], str]] = {
     "docs/accelerator.md": accelerator_page,
     "docs/reliability.md": reliability_page,
     **CLAIMS,
+    **LESSONS,
 }
 """Each file, by its path in the repository, and the function that returns its text."""
 
@@ -181,6 +203,7 @@ def is_current(name: str) -> bool:
 def main() -> None:
     for name, text in FILES.items():
         if not is_current(name):
+            (ROOT / name).parent.mkdir(exist_ok=True)
             (ROOT / name).write_text(text(), encoding="utf-8")
             print(f"wrote {name}")
 

@@ -84,13 +84,20 @@ def read_yaml(path: Path) -> dict[str, Any]:
     """Read a YAML mapping. Raises ConfigError."""
     shown = show(str(path))
     try:
-        values = yaml.load(decode_text(read_file(path, MAX_YAML_BYTES)), Loader=_Yaml)
+        text = decode_text(read_file(path, MAX_YAML_BYTES))
     except OSError as error:
         raise ConfigError(f"cannot read {shown}: {error.strerror or error}: give a YAML file") from None
     except UnicodeError as error:
         raise ConfigError(f"cannot read {shown}: {error}") from None
+    return parse_mapping(text, shown)
+
+
+def parse_mapping(text: str, source: str) -> dict[str, Any]:
+    """Parse a YAML mapping; `source` names it in messages. Raises ConfigError."""
+    try:
+        values = yaml.load(text, Loader=_Yaml)
     except _UNREADABLE as error:
-        raise ConfigError(f"{shown} is not YAML: {show(' '.join(str(error).split()))}") from None
+        raise ConfigError(f"{source} is not YAML: {show(' '.join(str(error).split()))}") from None
     if not isinstance(values, dict):
-        raise ConfigError(f"{shown}: expected a mapping such as 'ffn: swiglu', found {type(values).__name__}")
+        raise ConfigError(f"{source}: expected a mapping such as 'ffn: swiglu', found {type(values).__name__}")
     return values

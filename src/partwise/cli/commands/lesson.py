@@ -1,0 +1,267 @@
+"""`lesson`: a lesson in the terminal, section by section."""
+
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import typer
+from rich.markdown import Markdown
+
+from partwise.cli.terminal import console, format_duration, table
+from partwise.config import ConfigError
+from partwise.json_files import write_json
+from partwise.lessons.answers import Measured, find_value, read_answer
+from partwise.lessons.exercises import EXERCISES
+from partwise.lessons.findings import answer_table, claims_lines, picture_table, verdict_lines
+from partwise.lessons.lesson import PICTURE, SECTIONS, Lesson, all_lessons, find_lesson, with_listings
+from partwise.lessons.predictions import (
+    Prediction,
+    find_prediction,
+    record_answer,
+    record_prediction,
+    share_inside,
+)
+from partwise.messages import quantity
+from partwise.records import DamagedFileError, read_record
+
+PROGRESS_FILE = Path("runs") / "lessons.json"
+"""The section at which each lesson was left."""
+
+PATIENCE = 5.0
+"""Minutes that a reader may be asked to wait; beyond, the stored answer is offered first."""
+
+
+BESIDE = 4
+"""Lines of a screen that are not the text: the heading, and the question whether to go on."""
+
+BLOCK = re.compile(r"^```(?:.|\n)*?^```$|(?:^(?!```).+\n?)+", re.MULTILINE)
+"""A paragraph, or a listing with its empty lines."""
+
+
+class LeftError(Exception):
+    """The reader stops for now."""
+
+
+def list_lessons() -> None:
+    """Print the lessons, how long each takes, and where the reader is."""
+    reached = read_progress()
+    rows = [
+        [str(lesson.number), lesson.head.title, f"{lesson.head.minutes:g}", reached.get(str(lesson.number), "")]
+        for lesson in all_lessons().values()
+    ]
+    console.print(table("The measured course", ["lesson", "question", "minutes", "at"], rows))
+    console.print("partwise lesson 2 starts one; it goes on where you stopped", markup=False)
+    say_share()
+
+
+def run_lesson(
+    number: int,
+    predict: str | None,
+    asks: bool,
+    stored: bool,
+    check: str | None,
+    first_seed: int,
+    restart: bool,
+) -> None:
+    """Go through a lesson, from where the reader stopped, or check an answer to its exercise."""
+    lesson = find_lesson(number)
+    if check is not None:
+        raise typer.Exit(check_exercise(lesson, check))
+    reader = Reader(lesson, Prediction.parse(predict) if predict else None, asks, stored, first_seed)
+    reader.refuse_missing_prediction()
+    try:
+        reader.read(
+            SECTIONS[0] if restart or not console.is_terminal else read_progress().get(str(number), SECTIONS[0])
+        )
+    except LeftError:
+        console.print(f"partwise lesson {number} goes on from here", markup=False)
+
+
+class Reader:
+    """One reader of one lesson."""
+
+    def __init__(
+        self, lesson: Lesson, prediction: Prediction | None, asks: bool, stored: bool, first_seed: int
+    ) -> None:
+        self.lesson, self.prediction, self.asks, self.stored = lesson, prediction, asks, stored
+        self.first_seed = first_seed
+        self.interactive = console.is_terminal and sys.stdin.isatty()
+        self.folder = f"runs/{lesson.name}" + (f"-from-{first_seed}" if first_seed else "")
+        self.measured: Measured | None = None
+        self.precision: str | None = None
+
+    def refuse_missing_prediction(self) -> None:
+        """Raise ConfigError before anything runs, if nobody can be asked."""
+        needed = self.asks and self.prediction is None and not self.interactive and not self.stored
+        if needed and find_prediction(self.folder) is None:
+            raise ConfigError(
+                f"lesson {self.lesson.number} asks for a prediction, and there is no terminal to ask: add --predict LOW,HIGH "
+                f"for {self.lesson.asked.text} ({self.lesson.asked.unit}), or --no-predict"
+            )
+
+    def read(self, start: str) -> None:
+        head = self.lesson.head
+        console.print(f"Lesson {self.lesson.number}: {head.title}", style="bold", markup=False)
+        for section in SECTIONS[SECTIONS.index(start) if start in SECTIONS else 0 :]:
+            if self.interactive:
+                write_progress(self.lesson.number, section)
+            self.show(section)
+        write_progress(self.lesson.number, "done")
+
+    def show(self, section: str) -> None:
+        """Print a section: its text, and what only a run can add."""
+        self.page(section)
+        match section:
+            case "The problem":
+                console.print(picture_table(read_answer(self.lesson)))
+            case "Your prediction":
+                self.predict()
+            case "The run":
+                self.train()
+            case "The answer":
+                self.answer()
+            case "An exercise":
+                self.exercise()
+                return
+        self.go_on()
+
+    def page(self, section: str) -> None:
+        """The text, a screen at a time."""
+        text = PICTURE.sub("", with_listings(self.lesson.sections[section]))
+        height = console.height if self.interactive else sys.maxsize
+        for number, screen in enumerate(screens(text, console.width, height - BESIDE)):
+            if number:
+                self.go_on()
+            console.print()
+            if not number:
+                console.print(section, style="bold underline", markup=False)
+            console.print(Markdown(screen, code_theme="bw"))
+
+    def go_on(self) -> None:
+        if not self.interactive:
+            return
+        answer = console.input("\n[dim]Enter goes on, q stops: [/]")
+        if answer.strip().lower() in ("q", "quit"):
+            raise LeftError
+
+    def predict(self) -> None:
+        """Ask, unless the ledger has a prediction or the run is over."""
+        asked, known = self.lesson.asked, find_prediction(self.folder)
+        if known:
+            console.print(f"your prediction, in the ledger: {known} {asked.unit}", markup=False)
+            self.prediction = known
+            return
+        if (Path(self.folder) / "results.json").exists():
+            console.print("this run is over, so that a prediction would be none", markup=False)
+            self.prediction = None
+            return
+        while self.prediction is None and self.asks and self.interactive:
+            text = console.input(
+                f"{asked.text} ({asked.unit}), from low to high; Enter predicts nothing: ", markup=False
+            )
+            if not text.strip():
+                return
+            try:
+                self.prediction = Prediction.parse(text)
+            except ConfigError as error:
+                console.print(str(error), style="red", markup=False)
+        if self.prediction and not self.stored:
+            self.prediction = record_prediction(self.lesson, self.folder, self.prediction)
+            console.print(f"in the ledger: {self.prediction} {asked.unit}", markup=False)
+
+    def train(self) -> None:
+        """Run the comparisons, or take the stored answer where this machine needs longer than its reader may have."""
+        if self.stored:
+            return
+        from partwise.cli.commands.compare_output import say_stopped, start_progress
+        from partwise.lessons.course import LessonRun, check_first_seed
+
+        check_first_seed(self.first_seed, self.lesson.seeds)
+        run = LessonRun.plan(self.lesson, self.first_seed)
+        for comparison in run.comparisons.values():
+            console.print(comparison.command, markup=False, soft_wrap=True, style="cyan")
+        minutes = run.minutes_left
+        console.print(f"this machine needs about {format_duration(60 * minutes)}", markup=False)
+        if self.interactive and minutes > PATIENCE:
+            self.stored = (
+                console.input("r runs it all the same, Enter reads the stored answer: ").strip().lower() != "r"
+            )
+            if self.stored:
+                return
+        try:
+            self.measured = run.run(start_progress)
+        except KeyboardInterrupt as error:
+            say_stopped(error, f"To resume:\n  partwise lesson {self.lesson.number}")
+            raise
+        self.precision, _ = run.facts()
+
+    def answer(self) -> None:
+        """The reader's values beside the stored ones, the verdicts, and what became of the prediction."""
+        if self.measured is None and not self.stored:  # resumed after the run
+            self.train()
+        answer = read_answer(self.lesson, self.precision)
+        columns, *rows = answer_table(answer, self.measured)
+        console.print(table("", columns, rows))
+        for line in verdict_lines(answer, self.measured):
+            console.print(line, markup=False)
+        for line in claims_lines(self.lesson):
+            console.print(line, markup=False)
+        if self.measured and self.prediction:
+            value = find_value(self.lesson.asked, self.measured)
+            record_answer(self.lesson, self.folder, value, self.prediction)
+            inside = "inside" if value in self.prediction else "outside"
+            console.print(f"your prediction {self.prediction}: {value:.4g} is {inside}", style="bold", markup=False)
+            say_share()
+
+    def exercise(self) -> None:
+        """Ask until the answer is right, or the reader has enough."""
+        number = self.lesson.number
+        console.print(f'partwise lesson {number} --check "ANSWER" checks it', markup=False)
+        while self.interactive:
+            text = console.input("your answer (Enter leaves it): ")
+            if not text.strip() or check_exercise(self.lesson, text) == 0:
+                return
+
+
+def screens(text: str, width: int, height: int) -> Iterator[str]:
+    """The text in pieces that a terminal shows in `height` lines, broken between paragraphs; a listing stays whole."""
+    piece: list[str] = []
+    for block in (match[0].strip() for match in BLOCK.finditer(text)):
+        if piece and shown_lines("\n\n".join([*piece, block]), width) > height:
+            yield "\n\n".join(piece)
+            piece = []
+        piece.append(block)
+    yield "\n\n".join(piece)
+
+
+def shown_lines(text: str, width: int) -> int:
+    return len(console.render_lines(Markdown(text), console.options.update_width(width), pad=False))
+
+
+def check_exercise(lesson: Lesson, text: str) -> int:
+    """Print what is right or wrong; the exit status."""
+    exercise = EXERCISES.get(lesson.number)
+    if exercise is None:
+        raise ConfigError(f"lesson {lesson.number} has no exercise with a check")
+    wrong = exercise.check(text)
+    console.print(wrong or "right", style="red" if wrong else "green", markup=False)
+    return 1 if wrong else 0
+
+
+def say_share() -> None:
+    inside, answered = share_inside()
+    if answered:
+        console.print(f"{inside} of your {quantity(answered, 'prediction')} held", markup=False)
+
+
+def read_progress() -> dict[str, str]:
+    try:
+        return {key: str(value) for key, value in read_record(PROGRESS_FILE).items()} if PROGRESS_FILE.exists() else {}
+    except DamagedFileError:  # it only says where to begin
+        return {}
+
+
+def write_progress(number: int, section: str) -> None:
+    PROGRESS_FILE.parent.mkdir(exist_ok=True)
+    write_json(PROGRESS_FILE, {**read_progress(), str(number): section})

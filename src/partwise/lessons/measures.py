@@ -1,0 +1,50 @@
+"""What lessons measure of a trained model beside its loss. Each takes the folder of a run, and what follows an @."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from partwise.inspection.attention import attention_statistics
+from partwise.inspection.positions import input_norms
+from partwise.inspection.subject import Subject, find_subject
+
+
+def open_run(folder: Path) -> Subject:
+    return find_subject(str(folder), [])
+
+
+def entropy(folder: Path, layer: str) -> float:
+    """Mean entropy of the attention of one layer over its largest possible value: 1 if all keys weigh the same."""
+    subject = open_run(folder)
+    found = attention_statistics(subject.model, *subject.tensors(subject.sample()))[int(layer)]
+    return found.entropy.mean().item() / found.max_entropy
+
+
+def initial_entropy(folder: Path, layer: str) -> float:
+    """As `entropy`, of the model before training."""
+    subject = initial(open_run(folder))
+    found = attention_statistics(subject.model, *subject.tensors(subject.sample()))[int(layer)]
+    return found.entropy.mean().item() / found.max_entropy
+
+
+def initial(subject: Subject) -> Subject:
+    """The same model before training."""
+    return Subject(subject.name, subject.config, subject.folder)
+
+
+def position_share(folder: Path, when: str) -> float:
+    """The norm of the position vectors over that of the embeddings that they are added to, before or after training."""
+    subject = open_run(folder)
+    if when == "start":
+        subject = initial(subject)
+    config = subject.config.model
+    inputs, _ = subject.tensors(subject.sample())
+    norms = input_norms(subject.model, inputs, config.context_length, config.padding_idx)
+    assert norms.ratio is not None
+    return 1 / norms.ratio.mean().item()
+
+
+MEASURES: dict[str, Callable[[Path, str], float]] = {
+    "entropy": entropy,
+    "initial entropy": initial_entropy,
+    "position share": position_share,
+}
