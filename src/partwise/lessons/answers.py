@@ -10,7 +10,7 @@ from typing import Any
 
 from scipy import special
 
-from partwise.comparison.design.request import Request
+from partwise.ablation.request import Request
 from partwise.comparison.stats.effect import Effect
 from partwise.comparison.stats.protocol import Rules
 from partwise.comparison.stats.samples import mean, sd, t_critical

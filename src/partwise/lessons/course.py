@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from partwise.ablation.run_comparison import RunComparison, make_comparison
 from partwise.comparison.experiment import Comparison
 from partwise.comparison.results import Results
-from partwise.comparison.runs.comparison import RunComparison, make_comparison
 from partwise.config import ConfigError
 from partwise.json_files import write_json
 from partwise.lessons.answers import Measured, find_value

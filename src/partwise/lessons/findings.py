@@ -146,24 +146,16 @@ def verdict_lines(answer: StoredAnswer, measured: Measured | None) -> Iterator[s
 
 
 def claims_lines(lesson: Lesson) -> Iterator[str]:
-    """What the library of claims found for the lesson's question with larger models."""
+    """What the library of claims found for the lesson's question with larger models, judged in the families of claims."""
     if not lesson.head.claims:
         return
-    from partwise.studies.claims import find_outcomes
-    from partwise.studies.study import find_study
+    from partwise.concepts.results import library, outcomes
 
-    studies = [find_study(name) for name in lesson.head.claims]
-    for study in studies:
-        for finding in find_outcomes(studies)[study.name]:
-            baseline = finding.results.arms[0]
-            size = f"{(baseline.parameters or 0) / 1e6:.2g} million parameters"
-            steps = (
-                f", {finding.results.task.steps:,} steps" if finding.results.task and finding.results.task.steps else ""
-            )
-            effect = finding.effect
-            if effect.mean is None or effect.low is None or effect.high is None:
+    for study in (each for each in library() if each.name in lesson.head.claims):
+        for finding in outcomes(study.protocol, "" if study.protocol else study.name)[study.name]:
+            effect, task = finding.effect, finding.results.task
+            if effect.mean is None or effect.low is None or effect.high is None or task is None:
                 continue
-            yield (
-                f"At {size}{steps}: {finding.short_name}: {effect.mean:+.3f} ({effect.low:.3f} to {effect.high:.3f}), "
-                f"{effect.verdict} (study {study.name})"
-            )
+            size = f"{(finding.results.arms[0].parameters or 0) / 1e6:.2f} million parameters, {task.steps:,} steps"
+            interval = f"{effect.mean:+.3f} ({effect.low:.3f} to {effect.high:.3f})"
+            yield f"{finding.short_name} on {task.name or task.data}, {size}: {interval}, {effect.verdict} (study {study.name})"

@@ -11,7 +11,7 @@ from typing import Any, Literal, Self
 
 from pydantic import Field
 
-from partwise.comparison.design.request import Request
+from partwise.ablation.request import Request
 from partwise.config import Config, ConfigError
 from partwise.config.yaml import parse_mapping
 from partwise.files import PACKAGE
