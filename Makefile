@@ -8,7 +8,7 @@ DOCS_STAMP := .venv/.docs-installed
 # without bytecode on disk, every worker and process of the tests compiles every file again
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup setup-locked demo test test-all test-times wheel test-combinations test-inductor test-accelerator test-distributed test-sanitized test-interop test-tokenizers test-statistics test-docs test-notebooks test-mutations test-planted test-tiers test-reliability test-wheel test-lowest test-newest docs generate check check-style check-types check-tests format clean bench bench-long bench-peers accelerator
+.PHONY: setup setup-locked demo lessons test test-all test-times wheel test-combinations test-inductor test-accelerator test-distributed test-sanitized test-interop test-tokenizers test-statistics test-docs test-notebooks test-mutations test-planted test-tiers test-reliability test-wheel test-lowest test-newest docs generate check check-style check-types check-tests format clean bench bench-long bench-peers accelerator
 
 setup: $(STAMP)
 
@@ -53,6 +53,10 @@ test-tokenizers: setup
 # runs every command of README and docs, made small by a table (minutes)
 test-docs: setup
 	$(BIN)/python -m pytest tests/test_docs_commands.py -m "long or not long"
+
+# every lesson of the course in full, and its values against their prediction intervals (minutes a lesson); LESSON=3 for one
+lessons: setup
+	$(BIN)/python tests/lessons_in_full.py $(LESSON)
 
 # executes the notebooks (minutes)
 test-notebooks: setup

@@ -40,15 +40,20 @@ def test_relative_links_lead_to_a_file_and_a_heading(path: Path) -> None:
             assert anchor in anchors(file), f"{path.name} links to {target}"
 
 
+def title_of(page: Path) -> str:
+    return re.findall(r"^# (.+)", page.read_text(encoding="utf-8"), re.MULTILINE)[0]
+
+
 def test_every_page_is_in_the_contents_of_the_site() -> None:
     contents = re.findall(r"```\{toctree\}\n(.*?)```", (DOCS / "index.md").read_text(encoding="utf-8"), re.DOTALL)
     lines = [line for block in contents for line in block.splitlines() if line and not line.startswith(":")]
     listed = [line.rpartition("<")[2].removesuffix(">") for line in lines]
     titles = [line.partition(" <")[0] for line in lines]
     pages = {path.stem for path in DOCS.glob("*.md")} - {"index"}
+    pages |= {f"lessons/{path.stem}" for path in (DOCS / "lessons").glob("*.md")}
     assert pages <= set(listed), pages - set(listed)
     headings = [
-        title if title != name else (DOCS / f"{name}.md").read_text(encoding="utf-8").splitlines()[0].lstrip("# ")
+        title if title != name else title_of(DOCS / f"{name}.md")
         for title, name in zip(titles, listed, strict=True)
     ]
     assert len(set(headings)) == len(headings), "two pages with one title cannot be told apart"

@@ -179,6 +179,11 @@ BARE_READS = {
     ("files", "os.open(path, os.O_RDONLY)"),  # what was just written, to sync it
     ("comparison.trials.claims", "os.open(mine.path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 420)"),  # only a new file
     # files of the package
+    ("lessons.answers", "answer_file(lesson).read_text(encoding='utf-8')"),
+    ("lessons.answers", "path.read_text(encoding='utf-8')"),
+    ("lessons.lesson", "(examples_folder() / file).read_text(encoding='utf-8')"),
+    ("lessons.lesson", "path.read_text(encoding='utf-8')"),
+    ("lessons.page", "lesson.path.read_text(encoding='utf-8')"),
     ("cli.completion", "Path(__file__).with_name('completions.json').read_text(encoding='utf-8')"),
     ("data.corpora", "TINYSHAKESPEARE_FILE.read_bytes()"),
     ("kernels.build", "file.read_text(encoding='utf-8')"),

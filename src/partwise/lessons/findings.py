@@ -158,4 +158,5 @@ def claims_lines(lesson: Lesson) -> Iterator[str]:
                 continue
             size = f"{(finding.results.arms[0].parameters or 0) / 1e6:.2f} million parameters, {task.steps:,} steps"
             interval = f"{effect.mean:+.3f} ({effect.low:.3f} to {effect.high:.3f})"
-            yield f"{finding.short_name} on {task.name or task.data}, {size}: {interval}, {effect.verdict} (study {study.name})"
+            setting = f"{finding.short_name} on {task.name or task.data}, {size}"
+            yield f"{setting}: {interval}, {effect.verdict} (study {study.name})"

@@ -69,7 +69,7 @@ def stored_prediction(records: Sequence[ChainEntry], folder: str) -> Prediction 
 
 
 def record_answer(lesson: Lesson, folder: str, value: float, prediction: Prediction) -> None:
-    """Add what came of a prediction to the ledger, once."""
+    """Add the value that was predicted to the ledger, once."""
 
     def content(records: Sequence[ChainEntry]) -> dict[str, Any] | None:
         if any(each.content["kind"] == ANSWERED and each.content["folder"] == folder for each in records):

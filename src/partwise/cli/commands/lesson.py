@@ -51,7 +51,7 @@ def list_lessons() -> None:
         for lesson in all_lessons().values()
     ]
     console.print(table("The measured course", ["lesson", "question", "minutes", "at"], rows))
-    console.print("partwise lesson 2 starts one; it goes on where you stopped", markup=False)
+    console.print("partwise lesson 2 starts one; it continues where you stopped", markup=False)
     say_share()
 
 
@@ -75,7 +75,7 @@ def run_lesson(
             SECTIONS[0] if restart or not console.is_terminal else read_progress().get(str(number), SECTIONS[0])
         )
     except LeftError:
-        console.print(f"partwise lesson {number} goes on from here", markup=False)
+        console.print(f"to continue: partwise lesson {number}", markup=False)
 
 
 class Reader:
@@ -141,7 +141,7 @@ class Reader:
     def go_on(self) -> None:
         if not self.interactive:
             return
-        answer = console.input("\n[dim]Enter goes on, q stops: [/]")
+        answer = console.input("\n[dim]Enter continues, q stops: [/]")
         if answer.strip().lower() in ("q", "quit"):
             raise LeftError
 
@@ -184,9 +184,7 @@ class Reader:
         minutes = run.minutes_left
         console.print(f"this machine needs about {format_duration(60 * minutes)}", markup=False)
         if self.interactive and minutes > PATIENCE:
-            self.stored = (
-                console.input("r runs it all the same, Enter reads the stored answer: ").strip().lower() != "r"
-            )
+            self.stored = console.input("r runs it, Enter reads the stored answer: ").strip().lower() != "r"
             if self.stored:
                 return
         try:

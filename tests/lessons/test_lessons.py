@@ -1,0 +1,174 @@
+"""The course: every lesson can be read and run, its answers are where they are said to be, and predictions come first."""
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from lazy_imports import lazy_module
+from partwise.cli import app
+from partwise.comparison.ledger.project import project_ledger
+from partwise.config import ConfigError
+from partwise.lessons.answers import ALPHA, answer_file, expected, find_value, judge, per_seed, read_answer
+from partwise.lessons.lesson import CHOOSING, SECTIONS, STORED, Quantity, all_lessons, find_lesson, with_listings
+from partwise.lessons.predictions import Prediction
+
+course = lazy_module("partwise.lessons.course")
+run_comparison = lazy_module("partwise.ablation.run_comparison")
+lesson_command = lazy_module("partwise.cli.commands.lesson")
+
+LESSONS = all_lessons()
+BUDGET = 14_000
+"""Steps of a model as wide as the demo's and with its context."""
+
+
+@pytest.mark.parametrize("number", LESSONS)
+def test_a_lesson_can_be_run_and_has_an_answer(number: int) -> None:
+    """Its arms exist, its steps are within the budget, its quantities are stored for 40 seeds of its own."""
+    lesson, answer = LESSONS[number], read_answer(LESSONS[number])
+    planned = {name: run_comparison.make_comparison(request, f"x-{name}") for name, request in lesson.head.runs.items()}
+    steps = 0.0
+    for comparison in planned.values():
+        for arm in comparison.plan.arms:
+            model, train = arm.config.model, arm.config.train
+            assert model.d_model * model.n_layers <= 128
+            steps += comparison.plan.seeds * train.steps * max(model.context_length, arm.config.seq_len) / 64
+    assert steps <= BUDGET
+    assert set(lesson.head.needs) <= set(LESSONS) | {2}
+    for quantity in lesson.head.quantities.values():
+        names = {arm.name for arm in planned[quantity.run].plan.arms}
+        assert {quantity.arm, quantity.against or quantity.arm} <= names
+        values = per_seed(quantity, answer.measured)
+        assert list(values) == list(range(STORED.start, STORED.start + 40))
+        found = answer.expected(quantity)
+        assert found.low < found.value < found.high and np.isfinite([found.low, found.high]).all()
+    seeds = range(lesson.seeds)
+    assert not set(seeds) & {*CHOOSING, *STORED}
+
+
+@pytest.mark.parametrize("number", LESSONS)
+def test_the_text_of_a_lesson_fits_the_terminal(number: int) -> None:
+    """In 24 lines of 80 columns each screen is whole, with its heading and the question whether to go on."""
+    lesson = LESSONS[number]
+    assert tuple(lesson.sections) == SECTIONS
+    for text in map(with_listings, lesson.sections.values()):
+        assert "literalinclude" not in text
+        screens = list(lesson_command.screens(text, 80, 24 - lesson_command.BESIDE))
+        assert all(lesson_command.shown_lines(screen, 80) <= 24 - lesson_command.BESIDE for screen in screens)
+        assert "".join("".join(screens).split()) == "".join(text.split())
+
+
+def test_the_answer_of_other_seeds_lies_in_the_prediction_interval() -> None:
+    """In all but one of 1,000 cases, for a mean and for an SD; 2 to 12 other seeds, values simulated here."""
+    noise = np.random.default_rng(0)
+    for statistic, function in (("mean", np.mean), ("sd", lambda x: np.std(x, ddof=1))):
+        quantity = Quantity.from_dict({"text": "x", "arm": "a", "statistic": statistic})
+        outside = []
+        for seeds in (2, 4, 12):
+            x = noise.normal(2.0, 0.3, (3000, 40 + seeds))
+            for row in x:
+                found = expected(quantity, {"main": {"a": {"loss": dict(enumerate(row[:40].tolist()))}}}, seeds)
+                outside.append(function(row[40:]) not in found)
+        assert 0 < sum(outside) < 3 * ALPHA * len(outside)  # 9 are expected
+
+
+def test_values_of_a_lesson_are_those_of_its_seeds() -> None:
+    """A difference pairs seeds; the SD is over them; a failed run gives nan; verdicts are those of `compare`."""
+    measured = {"main": {"a": {"loss": {1: 2.0, 2: 3.0}}, "b": {"loss": {1: 1.5, 2: 2.0, 3: 9.0}}}}
+    quantity = Quantity.from_dict({"text": "x", "arm": "a", "against": "b"})
+    assert per_seed(quantity, measured) == {1: 0.5, 2: 1.0} and find_value(quantity, measured) == 0.75
+    spread = Quantity.from_dict({"text": "x", "arm": "b", "statistic": "sd"})
+    assert find_value(spread, measured) == pytest.approx(np.std([1.5, 2.0, 9.0], ddof=1), rel=1e-12)
+    measured["main"]["a"]["loss"][2] = float("nan")
+    assert np.isnan(find_value(quantity, measured))
+    lesson = LESSONS[3]
+    losses = {arm: each["loss"] for arm, each in read_answer(lesson).measured["main"].items()}
+    effects = judge(losses, lesson.head.runs["main"], range(STORED.start, STORED.start + 7))
+    assert [effect.verdict for effect in effects] == ["worse", "better"]
+
+
+@pytest.mark.parametrize(
+    ("text", "low", "high"),
+    [("-0.1,0.02", -0.1, 0.02), ("-0.1 to 0.02", -0.1, 0.02), ("1e-3 .5", 1e-3, 0.5), ("-1..-.5", -1, -0.5)],
+)
+def test_a_prediction_is_a_range(text: str, low: float, high: float) -> None:
+    assert Prediction.parse(text) == Prediction(low, high)
+
+
+@pytest.mark.parametrize("text", ["", "0.1", "0.2,0.1", "a,b", "1,2,3", "nan,1"])
+def test_no_range_is_no_prediction(text: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(repr(text))):
+        Prediction.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["3"], "no terminal to ask: add --predict LOW,HIGH"),
+        (["99"], "lesson 99: there is no such lesson"),
+        (["3", "--predict", "high"], "expected two numbers"),
+        (["3", "--no-predict", "--first-seed", "1995"], "--first-seed 1995: with seeds 1000 to 1999 the course chose"),
+        (["3", "--no-predict", "--first-seed", "2999"], "with seeds 2000 to 2999 the course stores its answers"),
+    ],
+)
+def test_what_cannot_be_run_is_refused(
+    words: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(app, ["lesson", *words])
+    assert isinstance(result.exception, ConfigError) and message in str(result.exception)
+    assert not Path("runs").exists()
+
+
+def test_the_stored_answer_is_read_without_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(app, ["lesson", "3", "--stored", "--no-predict"])
+    assert result.exit_code == 0, result.output
+    assert all(section in result.output for section in SECTIONS) and "worse in 10" in result.output
+    assert CliRunner().invoke(app, ["lesson", "3", "--check", "200,300"]).output.strip() == "right"
+    assert CliRunner().invoke(app, ["lesson", "3", "--check", "100,200"]).exit_code == 1
+    listed = CliRunner().invoke(app, ["lesson"])
+    assert "Where am I?" in listed.output and "done" in listed.output
+
+
+@pytest.mark.parametrize(
+    "number", [pytest.param(number, marks=pytest.mark.promise if number == 3 else ()) for number in LESSONS]
+)
+def test_a_prediction_is_in_the_ledger_before_the_first_run(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A whole lesson with runs 200 times shorter: what was predicted is answered once, a second time nothing is trained."""
+    monkeypatch.chdir(tmp_path)
+    lesson = LESSONS[number]
+    plan = course.LessonRun.plan
+    small = ["train.validation_estimator=random", "train.batch_size=2", "train.eval_every=2"]
+    monkeypatch.setattr(
+        course.LessonRun, "plan", lambda lesson, first_seed: plan(lesson, first_seed, 2, small, shorter=100)
+    )
+    words = ["lesson", str(number), "--predict", "-9,9"]
+    result = CliRunner().invoke(app, words)
+    assert result.exit_code == 0, result.output + repr(result.exception)
+    kinds = [record.content["kind"] for record in project_ledger().read()]
+    assert (
+        kinds[0] == "prediction" and kinds[-1] == "predicted result" and kinds.count("started") == len(lesson.head.runs)
+    )
+    assert "1 of your 1 prediction held" in result.output
+    before = {path: path.stat().st_mtime_ns for path in Path("runs").rglob("result.json")}
+    again = CliRunner().invoke(app, ["lesson", str(number), "--no-predict"])
+    assert again.exit_code == 0 and "in the ledger: -9 to 9" in again.output
+    assert before == {path: path.stat().st_mtime_ns for path in Path("runs").rglob("result.json")}
+    assert [record.content["kind"] for record in project_ledger().read()].count("predicted result") == 1
+
+
+def test_stored_answers_name_their_machine() -> None:
+    for lesson in LESSONS.values():
+        for each in json.loads(answer_file(lesson).read_text(encoding="utf-8"))["sets"]:
+            assert each["precision"] in ("bfloat16", "float32") and each["machine"]
+
+
+def test_an_unknown_lesson_names_the_known_ones() -> None:
+    with pytest.raises(ConfigError, match="choose one of"):
+        find_lesson(99)
