@@ -53,8 +53,7 @@ def test_every_page_is_in_the_contents_of_the_site() -> None:
     pages |= {f"lessons/{path.stem}" for path in (DOCS / "lessons").glob("*.md")}
     assert pages <= set(listed), pages - set(listed)
     headings = [
-        title if title != name else title_of(DOCS / f"{name}.md")
-        for title, name in zip(titles, listed, strict=True)
+        title if title != name else title_of(DOCS / f"{name}.md") for title, name in zip(titles, listed, strict=True)
     ]
     assert len(set(headings)) == len(headings), "two pages with one title cannot be told apart"
 

@@ -80,17 +80,18 @@ def check_seeds(text: str) -> str | None:
     n = read_number(text)
     if n is None or n != n // 1 or n < 2:
         return "Answer with a number of seeds, 2 or more: one pair has no SD."
-    right, of_a_run = seeds_for_power(0.013, 0.02), seeds_for_power(0.02, 0.02)
+    right = seeds_for_power(0.0053, 0.01)
     if n in (right, right + 1):
         return None
     one_run = "That is for the SD of one run. What paired runs share cancels in the difference: take its SD."
     mistakes = {
-        3: "That is for an SD of 0.005, of a change in the last digit. Other initial positions have a larger one.",
-        4: "That is (2.8 SD / 0.02)^2, by the normal distribution. Few seeds leave the SD uncertain: use Student's t.",
-        5: "Then the interval is shorter than the difference, but it moves with its mean: the power is below 80%.",
-        8: "That is (2.8 x 0.02 / 0.02)^2, with the SD of one run: take that of the paired difference, and Student's t.",
-        **dict.fromkeys(range(of_a_run - 1, of_a_run + 2), one_run),
-        **dict.fromkeys((16, 17, 18), "That is for unpaired runs, whose difference has sqrt(2) times the SD of a run."),
+        3: "That is (2.8 SD / 0.01)^2, by the normal distribution. Few seeds leave the SD uncertain: use Student's t.",
+        4: "Then the interval is shorter than the difference, but it moves with its mean: the power is below 80%.",
+        12: "That is for other initial positions. Two norms share all their random weights: their difference varies less.",
+        **dict.fromkeys((13, 14), one_run),
+        **dict.fromkeys(
+            range(21, 25), "That is for unpaired runs, whose difference has sqrt(2) times the SD of a run."
+        ),
     }
     return mistakes.get(int(n), "Which SD did you take? That of the paired difference gives another number.")
 
@@ -105,7 +106,7 @@ def check_crossing(text: str) -> str | None:
     if first >= second:
         return "Give the earlier step first."
     if second <= 200:
-        return "At step 200 the model without positions is still ahead, by about 0.03: they cross later."
+        return "At step 200 the model without positions is still ahead, by about 0.02: they cross later."
     if first >= 300:
         return "At step 300 the learned positions are already ahead: they cross earlier."
     if second - first > 100:
@@ -300,8 +301,9 @@ EXERCISES: dict[int, Exercise] = {
         check_four_gram,
     ),
     2: Exercise(
-        "The loss of a run has an SD of 0.02 over seeds; its paired difference from a run with other initial positions has "
-        "0.013. How many paired seeds show a difference of 0.02 in four of five cases (power 80%, alpha 5%)?",
+        "The loss of a run has an SD of 0.0115 over seeds; its difference from a run with other initial positions 0.0111, "
+        "and from a run with another norm 0.0053. How many paired seeds show a difference of 0.01 between two norms in "
+        "four of five cases (power 80%, alpha 5%)?",
         check_seeds,
     ),
     3: Exercise(

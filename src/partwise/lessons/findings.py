@@ -28,7 +28,7 @@ MOST_STEPS = 6
 
 def picture_table(answer: StoredAnswer) -> TextTable:
     """The figure of a lesson as a table."""
-    if answer.lesson.head.picture == "dots":
+    if answer.lesson.head.picture != "curves":
         rows = [[text, f"{mean(values):.4f}", f"{sd(values):.4f}"] for text, values in quantity_values(answer)]
         return TextTable(["over the stored seeds", "mean", "SD"], rows, "")
     series = answer.measured["main"]
@@ -61,8 +61,10 @@ def mean_curve(series: Series, arm: str) -> list[float]:
 
 def quantity_values(answer: StoredAnswer) -> list[tuple[str, list[float]]]:
     """The text of each quantity, with its value on each stored seed."""
-    found = [(each.text, each) for each in answer.lesson.head.quantities.values()]
-    return [(text, list(per_seed(each, answer.measured).values())) for text, each in found]
+    unit = answer.lesson.asked.unit  # others are in the table alone
+    shown = [each for each in answer.lesson.head.quantities.values() if each.unit == unit]
+    found = {tuple(per_seed(each, answer.measured).values()): each.text for each in reversed(shown)}
+    return [(text, list(values)) for values, text in reversed(found.items())]
 
 
 def draw_picture(answer: StoredAnswer) -> str:
@@ -73,11 +75,11 @@ def draw_picture(answer: StoredAnswer) -> str:
     from partwise.plots.plotting import STYLE, svg_file
 
     with matplotlib.rc_context(STYLE | {"svg.hashsalt": answer.lesson.name}):
-        dots = answer.lesson.head.picture == "dots"
-        height = 1.0 + 0.55 * len(answer.lesson.head.quantities) if dots else 3.6
+        picture = answer.lesson.head.picture
+        height = 3.6 if picture == "curves" else 1.0 + 0.5 * len(quantity_values(answer))
         figure = Figure(figsize=(6.4, height), layout="constrained", facecolor="white")
-        axes = figure.subplots()
-        (draw_dots if dots else draw_curves)(axes, answer)
+        draw = {"curves": draw_curves, "dots": draw_dots, "bars": draw_bars}[picture]
+        draw(figure.subplots(), answer)
         return svg_file(figure)
 
 
@@ -102,19 +104,48 @@ def draw_curves(axes: "Axes", answer: StoredAnswer) -> None:
 
 
 def draw_dots(axes: "Axes", answer: StoredAnswer) -> None:
-    """One row of dots per quantity: its value on every stored seed, about its mean."""
+    """One row of dots per quantity: its value on every stored seed; about its mean if the quantity is an SD."""
+    from partwise.plots.plotting import COLORS
+
+    head = answer.lesson.head
+    spreads = answer.lesson.asked.statistic == "sd"
+    found = quantity_values(answer)
+    for row, ((_, values), color) in enumerate(zip(found, COLORS, strict=False)):
+        center = mean(values) if spreads else 0.0
+        axes.plot(
+            [value - center for value in values], heights(row, values), "o", color=color, ms=4, alpha=0.7, mec="none"
+        )
+    if not spreads:
+        margin = head.runs[answer.lesson.asked.run].margin
+        axes.axvspan(-margin, margin, color="#dde6ee", zorder=0)
+        axes.annotate(f"margin ±{margin:g}", (0, len(found) - 0.55), ha="center", color="#5f6368")
+    label_rows(axes, [text.removeprefix("SD of the ") for text, _ in found])
+    unit = answer.lesson.asked.unit
+    axes.set_xlabel(f"one seed minus the mean, {unit}" if spreads else unit)
+
+
+def heights(row: int, values: list[float]) -> list[float]:
+    """Heights that keep the dots of a row apart, the same every time."""
+    return [row + 0.22 * math.sin(2.4 * number) for number in range(len(values))]
+
+
+def label_rows(axes: "Axes", labels: list[str]) -> None:
+    axes.axvline(0, color="#9aa0a6", lw=0.8, zorder=0)
+    axes.set_yticks(range(len(labels)), labels)
+    axes.set_ylim(len(labels) - 0.5, -0.5)
+    axes.tick_params(axis="y", length=0)
+
+
+def draw_bars(axes: "Axes", answer: StoredAnswer) -> None:
+    """A bar for the mean of each quantity, with each seed as a dot."""
     from partwise.plots.plotting import COLORS
 
     found = quantity_values(answer)
-    for row, ((_, values), color) in enumerate(zip(found, COLORS, strict=False)):
-        center = mean(values)
-        heights = [row + 0.22 * math.sin(2.4 * number) for number in range(len(values))]  # apart, the same every time
-        axes.plot([value - center for value in values], heights, "o", color=color, ms=4, alpha=0.7, mec="none")
-    axes.axvline(0, color="#9aa0a6", lw=0.8, zorder=0)
-    axes.set_yticks(range(len(found)), [text for text, _ in found])
-    axes.set_ylim(len(found) - 0.5, -0.5)
-    axes.tick_params(axis="y", length=0)
-    axes.set_xlabel("value on one seed minus the mean over all, nats per character")
+    for row, (_, values) in enumerate(found):
+        axes.barh(row, mean(values), color=COLORS[0] if mean(values) > 0 else COLORS[2], alpha=0.5, height=0.6)
+        axes.plot(values, heights(row, values), "o", color="#3c4043", ms=2.5, alpha=0.5, mec="none")
+    label_rows(axes, [text for text, _ in found])
+    axes.set_xlabel(answer.lesson.asked.unit)
 
 
 def answer_table(answer: StoredAnswer, measured: Measured | None) -> Iterator[list[str]]:

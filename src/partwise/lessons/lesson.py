@@ -58,7 +58,9 @@ class Head(Config):
     measures: dict[str, list[str]] = Field(default_factory=dict, description="Run -> measures of its trained models.")
     quantities: dict[str, Quantity]
     labels: dict[str, str] = Field(default_factory=dict, description="Arm -> its name in figures.")
-    picture: Literal["curves", "dots"] = Field("curves", description="What the figure shows: losses, or quantities.")
+    picture: Literal["curves", "dots", "bars"] = Field(
+        "curves", description="What the figure shows: losses, or quantities."
+    )
     predict: str = Field(description="The quantity that the reader predicts.")
     claims: list[str] = Field(default_factory=list, description="Studies of larger models with the same question.")
 
