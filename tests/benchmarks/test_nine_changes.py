@@ -1,4 +1,4 @@
-"""The page of nine changes: every section has its picture and three sentences, and states what the studies stored."""
+"""The page of nine parts: every section has its picture and three sentences, and states what the studies stored."""
 
 import json
 import re
@@ -21,7 +21,7 @@ STATED = {
         ("heads", "attention.scale=1", None),
         ("heads", "attention.n_heads=1 attention.scale=1", None),
     ],
-    "Norm": [("rmsnorm", "norm=layernorm", None)],
+    "Norm": [("rmsnorm", "norm=layernorm", None), ("dyt", "norm=dyt", None)],
     "Wiring": [("prepost", "schedule.warmup=0", "pre-norm"), ("parallel", "residual=parallel", None)],
     "Initialization": [
         ("activation-scale", "init.std", "GELU"),
