@@ -1,15 +1,17 @@
 """An experiment's file is checked before anything runs; each fault is one line that names the value and the remedy."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from partwise.any_code.command_plan import plan_commands
-from partwise.any_code.experiment_file import read_experiment
+from partwise.any_code.experiment_file import experiment_from_yaml
 from partwise.cli.experiment_files import is_experiment_file
 from partwise.comparison.ledger.questions import question_key
 from partwise.config import ConfigError
+from partwise.config.yaml import read_yaml
 from programs import ARMS, COMMAND, METRIC, comparison, experiment, write_program
 
 FILE = """\
@@ -27,8 +29,9 @@ trial: {minutes: 20, retries: 1}
 
 def test_a_file_becomes_a_plan(tmp_path: Path) -> None:
     (tmp_path / "e.yaml").write_text(FILE)
-    assert is_experiment_file(str(tmp_path / "e.yaml"))
-    plan = plan_commands(read_experiment(tmp_path / "e.yaml"), {}, seeds=3)
+    context = SimpleNamespace(obj=None)
+    assert is_experiment_file(context, str(tmp_path / "e.yaml"))
+    plan = plan_commands(experiment_from_yaml(context.obj, tmp_path / "e.yaml"), {}, seeds=3)
     assert [arm.name for arm in plan.arms] == ["baseline", "wide", "fast"]
     base, wide, fast = (arm.config for arm in plan.arms)
     assert wide.words(wide.values("wide", 7, "/o p")) == [
@@ -45,7 +48,8 @@ def test_a_file_becomes_a_plan(tmp_path: Path) -> None:
 
 def test_a_preset_file_is_no_experiment(tmp_path: Path) -> None:
     (tmp_path / "p.yaml").write_text("preset: mingpt\nffn: swiglu\n")
-    assert not is_experiment_file(str(tmp_path / "p.yaml")) and not is_experiment_file("mingpt")
+    for word in (str(tmp_path / "p.yaml"), "mingpt"):
+        assert not is_experiment_file(SimpleNamespace(obj=None), word)
 
 
 def test_the_negative_control_is_the_baseline_on_other_seeds() -> None:
@@ -123,7 +127,7 @@ def test_what_cannot_be_right_is_refused(tmp_path: Path, changes: dict[str, Any]
 def test_a_file_that_is_no_experiment_is_refused(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "e.yaml").write_text(text)
     with pytest.raises(ConfigError, match=message) as caught:
-        read_experiment(tmp_path / "e.yaml")
+        experiment_from_yaml(read_yaml(tmp_path / "e.yaml"), tmp_path / "e.yaml")
     assert "\n" not in str(caught.value)
 
 
@@ -134,6 +138,6 @@ def test_numbers_in_scientific_notation_are_numbers(tmp_path: Path) -> None:
         "command: python train.py --seed={seed} --gain={lr} {args}\nsettings: {lr: 1e-3}\n"
         "arms: {a: {}, b: {lr: 3e-3}}\nmetric: {margin: 1e-3, pattern: '(.)', failure: 1e2}\n"
     )
-    found = read_experiment(tmp_path / "e.yaml")
+    found = experiment_from_yaml(read_yaml(tmp_path / "e.yaml"), tmp_path / "e.yaml")
     assert (found.metric.margin, found.metric.failure, found.settings) == (0.001, 100.0, {"lr": 0.001})
     assert plan_commands(found, {}, seeds=2).arms[1].config.settings == {"lr": 0.003}

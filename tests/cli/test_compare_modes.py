@@ -7,8 +7,12 @@ import pytest
 import typer
 import yaml
 
+from partwise.any_code.experiment_file import Experiment
 from partwise.cli import main
+from partwise.cli.commands import compare_experiment, experiment_noise
 from partwise.cli.options import app
+from partwise.config import ConfigError
+from partwise.config.reading import read_file
 
 EXPERIMENT = {
     "command": "echo loss {seed}",
@@ -126,3 +130,29 @@ def test_the_shell_completes_the_options_of_the_mode(
     assert complete("e.yaml", "--re") == {"--replicate", "--require", "--retry-failed"}
     assert complete("missing.yaml", "--ref") == {"--refs"}
     assert complete("--refs", "main", "--me") == {"--metric"}
+
+
+@pytest.mark.parametrize("words", [["compare"], ["plan", "--sd", "0.1"], ["calibrate"]])
+def test_the_mode_and_the_command_share_one_reading_of_the_file(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "e.yaml").write_text(yaml.safe_dump(EXPERIMENT))
+    read, made = list[str](), list[Experiment]()
+
+    def count(path: Path, limit: int) -> bytes:
+        read.append(path.name)
+        return read_file(path, limit)
+
+    def stop(experiment: Experiment, *_: object, **__: object) -> None:
+        made.append(experiment)
+        raise ConfigError("enough")
+
+    monkeypatch.setattr("partwise.config.yaml.read_file", count)
+    for module in (compare_experiment, experiment_noise):
+        for name in ("make_command_comparison", "make_command_calibration"):
+            monkeypatch.setattr(module, name, stop, raising=False)
+    monkeypatch.setattr(sys, "argv", ["partwise", words[0], str(tmp_path / "e.yaml"), *words[1:]])
+    with pytest.raises(SystemExit):
+        main()
+    assert [list(each.arms) for each in made] == [["a", "b"]]
+    assert read == ["e.yaml"]

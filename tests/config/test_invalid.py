@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from partwise.any_code.experiment_file import read_experiment
+from partwise.any_code.experiment_file import experiment_from_yaml
 from partwise.config import ConfigError
+from partwise.config.yaml import read_yaml
 
 EXPERIMENT = """\
 command: train {seed} {args}
@@ -46,5 +47,5 @@ def test_an_experiment_file(tmp_path: Path, line: str, message: str) -> None:
     kept = [each for each in EXPERIMENT.splitlines() if not each.startswith(f"{key}:")]
     path.write_text("\n".join([*kept, line]))
     with pytest.raises(ConfigError) as caught:
-        read_experiment(path)
+        experiment_from_yaml(read_yaml(path), path)
     assert str(caught.value) == f"{path}: {message}"

@@ -13,9 +13,11 @@ import partwise
 from lazy_imports import lazy_module
 from partwise.cli import main
 from partwise.config import ConfigError
+from partwise.formats.huggingface.stored import read_object
 from partwise.formats.loading import load
 from partwise.train.config import run_config
 from partwise.train.run_folder import RunFolder
+from partwise.train.trained_model import open_trained
 
 lazy_module("transformers")
 
@@ -131,6 +133,23 @@ def test_a_folder_stands_where_a_run_may(
     before = {path: path.read_bytes() for path in (project / "out").iterdir()}
     code, said = command(monkeypatch, capsys, "inspect", "out", "positions")
     assert {path: path.read_bytes() for path in (project / "out").iterdir()} == before
+
+
+def test_the_configuration_of_a_folder_is_read_once(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    read = list[Path]()
+
+    def count(path: Path) -> dict[str, object]:
+        read.append(path)
+        return read_object(path)
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("partwise.formats.huggingface.reading.read_object", count)
+    assert open_trained(str(project / "out")).config.model.d_model == 32
+    assert read == [project / "out" / "config.json"]
+    assert command(monkeypatch, capsys, "export", str(project / "out"), "again", "--no-check")[0] == 0
+    assert read == [project / "out" / "config.json"] * 2
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])

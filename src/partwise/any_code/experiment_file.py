@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import ConfigDict, Field, model_validator
 
 from partwise.config import Config, ConfigError
-from partwise.config.yaml import read_yaml, show
+from partwise.config.yaml import show
 from partwise.messages import quantity
 
 Setting = str | int | float | bool
@@ -183,9 +183,8 @@ def compile_pattern(pattern: str) -> re.Pattern[str]:
         raise ValueError(f"pattern {show(pattern)} is not a regular expression: {error}") from None
 
 
-def read_experiment(path: Path) -> Experiment:
-    """Read and check an experiment. Raises ConfigError."""
-    values = read_yaml(path)
+def experiment_from_yaml(values: dict[str, Any], path: Path) -> Experiment:
+    """The experiment that the values of a YAML file describe. Raises ConfigError."""
     values["arms"] = {str(name): arm or {} for name, arm in mapping(values.get("arms"), path, "arms").items()}
     for owner in (values, *values["arms"].values()):
         if isinstance(owner, dict) and isinstance(owner.get("env"), dict):  # FLAG: 1 is the text "1"

@@ -69,7 +69,7 @@ def compare_file(
     """
     from partwise.cli.commands.compare_experiment import compare_experiment_file
 
-    compare_experiment_file([file, *context.args], shared, trials, options)
+    compare_experiment_file([file, *context.args], context.obj, shared, trials, options)
 
 
 def compare_refs(
@@ -91,13 +91,13 @@ def compare_refs(
     compare_commits(commits, experiment, shared, trials, options)
 
 
-def choose_mode(given: set[str], words: list[str]) -> str | None:
+def choose_mode(context: Any, given: set[str], words: list[str]) -> str | None:
     """The mode of `compare`, from the names of its options and its other words."""
     if "refs" in given:
         return "refs"
     if not words:
         return None
-    return "file" if is_experiment_file(words[0]) else "preset"
+    return "file" if is_experiment_file(context, words[0]) else "preset"
 
 
 command_with_modes(

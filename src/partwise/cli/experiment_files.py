@@ -1,10 +1,14 @@
 """Whether `calibrate`, `plan` or `compare` was given an experiment's YAML file rather than a preset."""
 
 from pathlib import Path
+from typing import Any
 
 
-def is_experiment_file(word: str) -> bool:
-    """Whether the word is a YAML file that describes commands. Raises ConfigError if the file is missing or is not YAML."""
+def is_experiment_file(context: Any, word: str) -> bool:
+    """Whether the word is a YAML file that describes commands; its values are then `context.obj`.
+
+    Raises ConfigError if the file is missing or is not YAML.
+    """
     if "=" in word or not word.endswith((".yaml", ".yml")):
         return False
     from partwise.config import ConfigError
@@ -12,4 +16,5 @@ def is_experiment_file(word: str) -> bool:
 
     if not Path(word).exists():
         raise ConfigError(f"{word}: no such file")
-    return "command" in read_yaml(Path(word))
+    context.obj = read_yaml(Path(word))
+    return "command" in context.obj

@@ -31,9 +31,9 @@ class Mode:
         return self.form if self.form.startswith("-") else ""
 
 
-Choose = Callable[[set[str], list[str]], str | None]
+Choose = Callable[[Any, set[str], list[str]], str | None]
 """From the names of the given options and the other words to the name of a mode, or None if no word tells. May raise
-ConfigError."""
+ConfigError, and set `obj` of the context, its first argument, for the mode."""
 
 
 def command_with_modes(app: typer.Typer, name: str, about: str, modes: Sequence[Mode], choose: Choose) -> None:
@@ -89,30 +89,30 @@ class ModesCommand(TyperCommand):
         _, words, params = self.option_finder.make_parser(context).parse_args(list(args))
         given: dict[str, str] = {param.name: param.opts[0] for param in params}
         if context.resilient_parsing:
-            name = self.completed_mode(given, words)
+            name = self.completed_mode(context, given, words)
             if name is None:
                 return super().make_context(info_name, args, parent, **extra)
         else:
             if not args or "help" in given:
                 self.show_help(context, given, words)
                 context.exit(0 if args else 2)
-            name = self.given_mode(given, words)
-        return self.commands[name].make_context(info_name, args, parent=parent, **extra)
+            name = self.given_mode(context, given, words)
+        return self.commands[name].make_context(info_name, args, parent=parent, obj=context.obj, **extra)
 
-    def completed_mode(self, given: dict[str, str], words: list[str]) -> str | None:
+    def completed_mode(self, context: Any, given: dict[str, str], words: list[str]) -> str | None:
         """The mode of an unfinished line, which no error may interrupt."""
         from partwise.config import ConfigError
 
         try:
-            return self.choose(set(given), words)
+            return self.choose(context, set(given), words)
         except ConfigError:
             return None
 
-    def given_mode(self, given: dict[str, str], words: list[str]) -> str:
+    def given_mode(self, context: Any, given: dict[str, str], words: list[str]) -> str:
         """The mode of a whole line. Raises ConfigError."""
         from partwise.config import ConfigError
 
-        name = self.choose(set(given), words)
+        name = self.choose(context, set(given), words)
         if name is None:
             *forms, last = (mode.form for mode in self.modes.values())
             raise ConfigError(f"{self.name} needs {', '.join(forms)} or {last}; see `partwise {self.name} --help`")
@@ -130,7 +130,7 @@ class ModesCommand(TyperCommand):
 
     def show_help(self, context: Any, given: dict[str, str], words: list[str]) -> None:
         """The mode that `--help` names or that the line has; otherwise all of them."""
-        name = words[0] if words and words[0] in self.modes else self.completed_mode(given, words)
+        name = words[0] if words and words[0] in self.modes else self.completed_mode(context, given, words)
         if name is not None:
             print_help(self.commands[name], context, self.modes[name].flag)
             return

@@ -77,7 +77,7 @@ def calibrate_file(
     """
     from partwise.cli.commands.experiment_noise import calibrate_experiment
 
-    calibrate_experiment([file, *context.args], **options, seeds=seeds, name=name, workers=workers)
+    calibrate_experiment([file, *context.args], context.obj, **options, seeds=seeds, name=name, workers=workers)
 
 
 def calibrate_sources(
@@ -168,7 +168,7 @@ def plan_file(
     """
     from partwise.cli.commands.experiment_noise import plan_experiment
 
-    plan_experiment([file, *context.args], options, **asdict(power), **asdict(time))
+    plan_experiment([file, *context.args], context.obj, options, **asdict(power), **asdict(time))
 
 
 def plan_numbers(
@@ -187,16 +187,16 @@ def plan_numbers(
     run(claims=claims, **asdict(power), **given)
 
 
-def calibration_mode(given: set[str], words: list[str]) -> str | None:
-    if words and is_experiment_file(words[0]):
+def calibration_mode(context: Any, given: set[str], words: list[str]) -> str | None:
+    if words and is_experiment_file(context, words[0]):
         return "file"
     return "vary" if "vary" in given else "preset" if words else None
 
 
-def plan_mode(given: set[str], words: list[str]) -> str | None:
+def plan_mode(context: Any, given: set[str], words: list[str]) -> str | None:
     if not words:
         return "numbers" if {"sd", "claims"} & given else None
-    return "file" if is_experiment_file(words[0]) else "preset"
+    return "file" if is_experiment_file(context, words[0]) else "preset"
 
 
 command_with_modes(

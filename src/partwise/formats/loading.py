@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from partwise import checkpoint
-from partwise.formats.huggingface.reading import is_hf_folder, read_hf_model, read_hf_tokenizer
+from partwise.formats.huggingface.reading import is_hf_folder, load_hf, read_hf_config
 from partwise.model import Transformer
 from partwise.tokenizers import Tokenizer
 
@@ -17,5 +17,4 @@ def load(path: str | Path) -> tuple[Transformer, Tokenizer]:
     """
     if not is_hf_folder(path):
         return checkpoint.load(path)
-    model = read_hf_model(Path(path))
-    return model, read_hf_tokenizer(Path(path), model.config.vocab_size)
+    return load_hf(Path(path), read_hf_config(Path(path)))

@@ -8,12 +8,7 @@ from partwise.checkpoint import FORMAT, tensor_writer, write_folder
 from partwise.compute.runtime import choose_runtime, machine_info
 from partwise.config import ConfigError
 from partwise.drafts import new_folder
-from partwise.formats.huggingface.reading import (
-    read_hf_config,
-    read_hf_model,
-    read_hf_tokenizer,
-    stored_dtype,
-)
+from partwise.formats.huggingface.reading import load_hf, read_hf_config, stored_dtype
 from partwise.json_files import json_writer, write_json
 from partwise.model import ModelConfig
 from partwise.run_names import explain_write_errors
@@ -54,8 +49,7 @@ def import_hf_folder(source: Path, target: Path) -> RunConfig:
     if target.exists():
         raise ConfigError(f"{target} exists: choose another --name")
     family, model_config = read_hf_config(source)
-    tokenizer = read_hf_tokenizer(source, model_config.vocab_size)
-    model = read_hf_model(source, known=(family, model_config))
+    model, tokenizer = load_hf(source, (family, model_config))
     config = imported_config(model_config, target / "tokenizer")
     details = {
         "family": family.model_type,

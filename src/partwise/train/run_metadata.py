@@ -3,13 +3,16 @@
 from pathlib import Path
 from typing import Any, NoReturn
 
-from partwise.checkpoint import FORMAT, find_run
+from partwise.checkpoint import FORMAT, find_run, load
 from partwise.compute.backend_plan import BackendPlan
 from partwise.compute.runtime import Runtime, choose_runtime
 from partwise.config import ConfigError
 from partwise.config.yaml import show
-from partwise.formats.huggingface.reading import is_hf_folder
+from partwise.formats.huggingface.families import FAMILIES
+from partwise.formats.huggingface.reading import is_hf_folder, load_hf
+from partwise.model import Transformer
 from partwise.records import DamagedFileError, read_record
+from partwise.tokenizers import Tokenizer
 from partwise.train.config import RunConfig, TrainConfig
 from partwise.train.imported import open_hf_folder
 
@@ -110,3 +113,10 @@ def open_run(name: str | Path) -> tuple[Path, RunConfig, dict[str, Any]]:
     folder = find_run(name)
     metadata = read_metadata(folder)
     return folder, RunConfig.from_stored(metadata["config"]), metadata
+
+
+def load_run(folder: Path, config: RunConfig, metadata: dict[str, Any]) -> tuple[Transformer, Tokenizer]:
+    """The model and the tokenizer of what `open_run` has returned. Raises ConfigError."""
+    if is_hf_folder(folder):  # its configuration is read already
+        return load_hf(folder, (FAMILIES[metadata["imported"]["family"]], config.model))
+    return load(folder)

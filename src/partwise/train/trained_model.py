@@ -11,13 +11,12 @@ from partwise.compute.runtime import Runtime, machine_info, requested
 from partwise.config import ConfigError
 from partwise.config.overrides import apply_overrides, distinct, parse_overrides
 from partwise.config.yaml import show
-from partwise.formats.loading import load
 from partwise.kernels.library import kernels_available
 from partwise.model import ModelConfig, Transformer
 from partwise.model.reconfigured import reconfigured
 from partwise.tokenizers import Tokenizer
 from partwise.train.config import RunConfig
-from partwise.train.run_metadata import open_run, read_plan, read_runtime
+from partwise.train.run_metadata import load_run, open_run, read_plan, read_runtime
 
 
 @dataclass(frozen=True)
@@ -43,7 +42,7 @@ def open_trained(
     check_precision(precision)
     folder, stored_config, metadata = open_run(name)
     config = changed_config(stored_config, overrides, seq_len)
-    model, tokenizer = load(folder)
+    model, tokenizer = load_run(folder, stored_config, metadata)
     if config.model != stored_config.model:
         model = reconfigured(model, config.model)
     stored = read_runtime(folder, metadata)

@@ -10,7 +10,7 @@ from typing import Any
 
 from partwise.any_code.brief_trials import looks_like_training
 from partwise.any_code.command_comparison import CommandComparison, make_command_comparison
-from partwise.any_code.experiment_file import Experiment, parse_experiment, read_experiment
+from partwise.any_code.experiment_file import Experiment, experiment_from_yaml, parse_experiment
 from partwise.cli.commands.compare_output import (
     Output,
     announce,
@@ -33,11 +33,15 @@ SEEDS = 5
 
 
 def compare_experiment_file(
-    words: list[str], shared: ComparisonOptions, trials: CommandOptions, options: dict[str, Any]
+    words: list[str],
+    values: dict[str, Any],
+    shared: ComparisonOptions,
+    trials: CommandOptions,
+    options: dict[str, Any],
 ) -> None:
-    """Compare the arms of an experiment's YAML file, the only word. Raises ConfigError."""
-    path = experiment_path(words)
-    run_experiment(read_experiment(path), path, [path.stem], shared, trials, options)
+    """Compare the arms of an experiment's YAML file, the only word, which has these values. Raises ConfigError."""
+    path, experiment = experiment_of_file(words, values)
+    run_experiment(experiment, path, [path.stem], shared, trials, options)
 
 
 def compare_commits(
@@ -101,11 +105,12 @@ def run_experiment(
     output.end(comparison, results)
 
 
-def experiment_path(words: list[str]) -> Path:
-    """The only word. Raises ConfigError if others follow it."""
+def experiment_of_file(words: list[str], values: dict[str, Any]) -> tuple[Path, Experiment]:
+    """The file, which is the only word, and its experiment. Raises ConfigError."""
     if len(words) > 1:
         raise ConfigError(f"{words[1]}: unexpected argument; the arms are defined in {words[0]}")
-    return Path(words[0])
+    path = Path(words[0])
+    return path, experiment_from_yaml(values, path)
 
 
 def experiment_of_commits(commits: list[str], options: CommitOptions) -> Experiment:

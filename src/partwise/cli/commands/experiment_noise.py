@@ -3,9 +3,8 @@
 from typing import Any
 
 from partwise.any_code.command_comparison import make_command_calibration, make_command_comparison
-from partwise.any_code.experiment_file import read_experiment
 from partwise.cli.commands.calibration_table import show_calibration
-from partwise.cli.commands.compare_experiment import experiment_path, this_command, unknown_noise
+from partwise.cli.commands.compare_experiment import experiment_of_file, this_command, unknown_noise
 from partwise.cli.commands.compare_output import run_comparison
 from partwise.cli.commands.power_table import TrialTime, compute_power, make_designs, parse_looks, show_power
 from partwise.cli.terminal import console
@@ -15,12 +14,18 @@ from partwise.config import ConfigError
 
 
 def calibrate_experiment(
-    words: list[str], *, seeds: int, name: str | None, workers: int | None, failure: float | None
+    words: list[str],
+    values: dict[str, Any],
+    *,
+    seeds: int,
+    name: str | None,
+    workers: int | None,
+    failure: float | None,
 ) -> None:
     """Run the experiment's baseline on pairs of seeds, print the noise they show, and store it for later comparisons."""
-    path = experiment_path(words)
+    path, experiment = experiment_of_file(words, values)
     comparison = make_command_calibration(
-        read_experiment(path),
+        experiment,
         path.parent,
         name or f"calibrate-{path.stem}",
         this_command(),
@@ -34,6 +39,7 @@ def calibrate_experiment(
 
 def plan_experiment(
     words: list[str],
+    values: dict[str, Any],
     options: dict[str, Any],
     *,
     protocol: bool,
@@ -44,9 +50,10 @@ def plan_experiment(
     as_json: bool,
 ) -> None:
     """Print the power of several numbers of seeds, and the time if a calibration has measured it; runs nothing."""
-    path, looks = experiment_path(words), options.pop("looks")
+    path, experiment = experiment_of_file(words, values)
+    looks = options.pop("looks")
     settings = {key: value for key, value in options.items() if value is not None}
-    comparison = make_command_comparison(read_experiment(path), path.parent, path.stem, seeds=5, **settings)
+    comparison = make_command_comparison(experiment, path.parent, path.stem, seeds=5, **settings)
     plan = comparison.plan
     noise = known_noise(plan, sd=sd)
     if noise is None:

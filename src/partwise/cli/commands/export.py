@@ -17,7 +17,6 @@ from partwise.files import refuse_links
 from partwise.formats.huggingface.family import Family
 from partwise.formats.huggingface.reading import is_hf_folder, stored_dtype
 from partwise.formats.huggingface.writing import check_new, write_hf_folder
-from partwise.formats.loading import load
 from partwise.model import Transformer
 from partwise.run_names import check_run_name, default_run_name
 from partwise.tokenizers import Tokenizer
@@ -25,7 +24,7 @@ from partwise.train.config import RunConfig
 from partwise.train.imported import import_hf_folder
 from partwise.train.metrics import read_metrics
 from partwise.train.run_folder import FOLDERS
-from partwise.train.run_metadata import open_run
+from partwise.train.run_metadata import load_run, open_run
 
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16, "float64": torch.float64}
 OLDEST = (4, 56)
@@ -44,7 +43,7 @@ def export_run(
         raise ConfigError(f"--dtype {dtype}: unknown precision{did_you_mean(dtype, DTYPES)}")
     check_new(folder)
     source, config, metadata = open_run(name)
-    model, tokenizer = load(name)
+    model, tokenizer = load_run(source, config, metadata)
     precision = DTYPES[dtype] if dtype else source_dtype(source, metadata)
     text = model_card(source, config, metadata, command)
     if family == "partwise":

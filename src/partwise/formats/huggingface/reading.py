@@ -64,6 +64,11 @@ def read_hf_tokenizer(folder: Path, vocab_size: int) -> Tokenizer:
     return load_tokenizer(folder, vocab_size)
 
 
+def load_hf(folder: Path, known: tuple[Family, ModelConfig]) -> tuple[Transformer, Tokenizer]:
+    """The model, in eval mode, and the tokenizer of a folder with this configuration. Raises ConfigError."""
+    return read_hf_model(folder, known=known), read_hf_tokenizer(folder, known[1].vocab_size)
+
+
 def stored_dtype(folder: Path) -> torch.dtype:
     """The precision of most tensors in the folder. Raises ConfigError."""
     with stored_tensors(folder) as stored:
