@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 
@@ -11,7 +11,7 @@ from partwise.ablation.outcome import pool_accuracy
 from partwise.ablation.run_plan import RunArm, RunPlan, dataset_of, token_name, training_budget
 from partwise.ablation.run_trial import trained_model
 from partwise.baselines.scale import far_below
-from partwise.comparison.results import ArmResult, Backends, References, Results, Task
+from partwise.comparison.results import ArmResult, Backends, PartFinding, References, SiteStatistic, Task
 from partwise.comparison.trials.trial import Trial
 from partwise.compute.backend_plan import BackendPlan as ComputePlan
 from partwise.data import Dataset, build_examples
@@ -25,16 +25,20 @@ from partwise.train.samples import sample_lines
 T = TypeVar("T")
 
 
-def add_facts(
-    results: Results,
+def describe_runs(
     plan: RunPlan,
+    gathered: Sequence[ArmResult],
     trials: Sequence[Trial],
     dataset: Dataset,
     throughput: Mapping[str, float | None],
     computation: Mapping[str, ComputePlan],
     missing_kernels: Mapping[str, Sequence[str]],
-) -> Results:
-    """The gathered results with the facts of our training runs. No verdict depends on them: one that fails is left out."""
+    findings: Mapping[str, tuple[PartFinding, ...]],
+) -> dict[str, Any]:
+    """The fields of `Results` with the facts of our training runs and their `gathered` arms.
+
+    No verdict depends on them: one that fails is left out.
+    """
     left_out: dict[str, str] = {}
 
     def fact(section: str, make: Callable[[], T], otherwise: T) -> T:
@@ -44,31 +48,33 @@ def add_facts(
 
         return attempt(section.lower(), make, leave_out)
 
-    def arm_facts(arm: RunArm, gathered: ArmResult) -> ArmResult:
-        facts = describe_arm(plan, arm, gathered, throughput, computation[arm.name])
+    def arm_facts(arm: RunArm, result: ArmResult) -> dict[str, Any]:
         folder = next((trial.folder for trial in trials if trial.arm == arm.name), None)
-        new = read_metadata(folder).get("new_tensors", ()) if folder else ()
-        missing = tuple(missing_kernels.get(arm.name, ()))
-        return facts.model_copy(update={"missing_kernels": missing, "new_tensors": tuple(new)})
+        return {
+            **describe_arm(plan, arm, result, throughput, computation[arm.name]),
+            "missing_kernels": tuple(missing_kernels.get(arm.name, ())),
+            "new_tensors": tuple(read_metadata(folder).get("new_tensors", ()) if folder else ()),
+        }
 
     arms = []
-    for arm, gathered in zip(plan.arms, results.arms, strict=True):
-        facts = fact("The arms", partial(arm_facts, arm, gathered), gathered)
-        arms.append(facts.model_copy(update={"samples": write_sample(plan, arm, trials, dataset)}))
-    references = fact("References", lambda: References.from_dict(dataset_references(dataset)), results.references)
-    losses = [x for arm in results.arms for trial in arm.trials if (x := trial.validation_loss) is not None]
+    for arm, result in zip(plan.arms, gathered, strict=True):
+        facts: dict[str, Any] = fact("The arms", partial(arm_facts, arm, result), {})
+        shown = {"findings": findings[arm.name], "samples": write_sample(plan, arm, trials, dataset)}
+        arms.append(result.model_copy(update=facts | shown))
+    references = fact("References", lambda: References.from_dict(dataset_references(dataset)), References())
+    losses = [x for arm in gathered for trial in arm.trials if (x := trial.validation_loss) is not None]
     far = far_below(losses, dict(references.ngrams)) if is_plain_text(dataset) else ""
-    added = {
+    return {
         "scope": " ".join(filter(None, (scope(plan), repetition_note(dataset), far))),
         "task": fact("How it was run", lambda: describe_task(plan, dataset), None),
         "arms": tuple(arms),
         "activation_statistics": fact(
-            "Activation statistics", lambda: measure_activations(plan, trials, dataset), results.activation_statistics
+            "Activation statistics", lambda: measure_activations(plan, trials, dataset), tuple[SiteStatistic, ...]()
         ),
         "references": references,
         "tuning_note": learning_rate_note(plan),
+        "left_out": left_out,
     }
-    return results.model_copy(update={**added, "left_out": left_out})
 
 
 def write_sample(plan: RunPlan, arm: RunArm, trials: Sequence[Trial], dataset: Dataset) -> tuple[str, ...]:
@@ -129,25 +135,23 @@ def learning_rate_note(plan: RunPlan) -> str:
 
 def describe_arm(
     plan: RunPlan, arm: RunArm, gathered: ArmResult, throughput: Mapping[str, float | None], computation: ComputePlan
-) -> ArmResult:
+) -> dict[str, Any]:
     unpaired, tensors = unpaired_tensors(plan.arms[0], arm)
     freezes = any(each.config.train.freeze is not None for each in plan.arms)
     memory = max((trial.peak_memory for trial in gathered.trials if trial.peak_memory), default=None)
-    return gathered.model_copy(
-        update={
-            "parameters": arm.config.model.parameters(),
-            "trainable_parameters": arm.config.trainable_parameters() if freezes else None,
-            "flops_per_token": arm.config.flops_per_token(),
-            "tokens_per_second": throughput.get(arm.name),
-            "budget": training_budget(arm, throughput),
-            "peak_memory": memory,
-            "accuracy": pool_accuracy(gathered.trials),
-            "unpaired_tensors": tuple(unpaired),
-            "n_paired_tensors": tensors - len(unpaired),
-            "n_tensors": tensors,
-            "backends": describe_backends(computation),
-        }
-    )
+    return {
+        "parameters": arm.config.model.parameters(),
+        "trainable_parameters": arm.config.trainable_parameters() if freezes else None,
+        "flops_per_token": arm.config.flops_per_token(),
+        "tokens_per_second": throughput.get(arm.name),
+        "budget": training_budget(arm, throughput),
+        "peak_memory": memory,
+        "accuracy": pool_accuracy(gathered.trials),
+        "unpaired_tensors": tuple(unpaired),
+        "n_paired_tensors": tensors - len(unpaired),
+        "n_tensors": tensors,
+        "backends": describe_backends(computation),
+    }
 
 
 def describe_backends(plan: ComputePlan) -> tuple[Backends, ...]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from partwise.ablation.custom_parts import store_parts
-from partwise.ablation.facts import add_facts
+from partwise.ablation.facts import describe_runs
 from partwise.ablation.matching import match_arms
 from partwise.ablation.part_checks import PartChecks
 from partwise.ablation.run_plan import RunArm, RunPlan, dataset_of
@@ -225,26 +225,21 @@ class RunWorkload(Workload):
             for arms in limiting_arms(plan, self.seeds_per_process, self.processes_per_run)
         ]
 
-    def describe(self, plan: RunPlan, trials: Sequence[Trial], results: Results) -> Results:
-        def leave_out(reason: str) -> Results:  # such as data that were deleted meanwhile; the values are known
-            return results.model_copy(update={"left_out": {"How it was run": reason}})
+    def describe(self, plan: RunPlan, trials: Sequence[Trial], results: Results) -> dict[str, Any]:
+        def leave_out(reason: str) -> dict[str, Any]:  # such as data that were deleted meanwhile; the values are known
+            return {"left_out": {"How it was run": reason}}
 
         return attempt("how it was run", lambda: self._facts(plan, trials, results), leave_out)
 
-    def _facts(self, plan: RunPlan, trials: Sequence[Trial], results: Results) -> Results:
+    def _facts(self, plan: RunPlan, trials: Sequence[Trial], results: Results) -> dict[str, Any]:
         measured = self.setup["throughput"] or throughput_of_runs(trials)
         throughput = {arm.name: measured[origin_of(arm.name, measured)] for arm in plan.arms}
         stored = self.setup["computation"]
         plans = {arm.name: ComputePlan.from_dict(stored[origin_of(arm.name, stored)]) for arm in plan.arms}
         missing = slower_arms(plans, Runtime(**self.setup["runtime"]))
-        if self.setup["throughput"]:
-            results = results.model_copy(update={"timed_on": timed_on(self.setup)})
-        arms = [
-            gathered.model_copy(update={"findings": self.part_checks.findings(arm, trials)})
-            for arm, gathered in zip(plan.arms, results.arms, strict=True)
-        ]
-        results = results.model_copy(update={"arms": tuple(arms)})
-        return add_facts(results, plan, trials, self.dataset(plan), throughput, plans, missing)
+        findings = {arm.name: self.part_checks.findings(arm, trials) for arm in plan.arms}
+        facts = describe_runs(plan, results.arms, trials, self.dataset(plan), throughput, plans, missing, findings)
+        return facts | {"timed_on": timed_on(self.setup) if self.setup["throughput"] else None}
 
     def control_power(self, plan: RunPlan) -> float | None:
         return positive_control_power(plan, self.dataset(plan).hash)

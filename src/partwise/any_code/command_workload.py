@@ -162,7 +162,7 @@ class CommandWorkload(Workload):
     def commits(self, plan: CommandPlan) -> list[str]:
         return list(dict.fromkeys(arm.config.commit for arm in plan.arms if arm.config.commit))
 
-    def describe(self, plan: CommandPlan, trials: Sequence[Trial], results: Results) -> Results:
+    def describe(self, plan: CommandPlan, trials: Sequence[Trial], results: Results) -> dict[str, Any]:
         """Adds the changes of code between arms, and refuses arms whose values are all identical."""
         check_values_differ(plan, results)
         arms = [self._with_diff(plan.arms[0], *pair) for pair in zip(plan.arms, results.arms, strict=True)]
@@ -171,7 +171,7 @@ class CommandWorkload(Workload):
         if shared_result_file(self.experiment):  # of before this was refused
             scope += " Trials wrote one result file, so a value may be that of another trial."
         scope += sentence_on_repeats(trials)
-        return results.model_copy(update={"arms": tuple(arms), "scope": scope})
+        return {"arms": tuple(arms), "scope": scope}
 
     def _with_diff(self, baseline: CommandArm, arm: CommandArm, result: ArmResult) -> ArmResult:
         before, after = baseline.config.commit, arm.config.commit

@@ -145,10 +145,11 @@ class Comparison:
             with self.executor() as executor:
                 matching, tuning = self._match_and_tune(record.file, executor, on_progress)
                 self._run_looks(executor, record, on_progress)
-            results = self.workload.describe(self.plan, self.trials, gather(self.plan, self.trials))
+            results = gather(self.plan, self.trials)
+            added = self.workload.describe(self.plan, self.trials, results)
             plan, seeds = self.plan, self._most_seeds()
             judged = record.judge(seeds, final_values(self.trials, plan.rules.metric))
-            added: dict[str, Any] = {"match": matching, "provenance": self._provenance(record)}
+            added |= {"match": matching, "provenance": self._provenance(record)}
             if tuning:
                 note = f"{tuning.key} tuned for each arm over {', '.join(tuning.values)}"
                 added |= {"tuning": tuning, "tuning_note": note}

@@ -94,9 +94,9 @@ class Workload(ABC):
     def check_trained(self, plan: Plan, trials: Sequence[Trial]) -> None:  # noqa: B027 - most kinds have no weights
         """Check what finished trials have trained, before they are judged. Raises ConfigError."""
 
-    def describe(self, plan: Plan, trials: Sequence[Trial], results: Results) -> Results:
-        """The gathered results with what only this kind of workload knows."""
-        return results
+    def describe(self, plan: Plan, trials: Sequence[Trial], results: Results) -> dict[str, Any]:
+        """The fields of the gathered results that only this kind of workload knows."""
+        return {}
 
     def control_power(self, plan: Plan) -> float | None:
         """The power of the positive control, if its effect is known. Raises ConfigError if it is too small."""
