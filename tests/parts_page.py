@@ -1,10 +1,10 @@
 """docs/parts-reference.md, and the tables of docs/parts.md and docs/presets.md, from the registry."""
 
-import json
 import re
 from collections.abc import Callable, Iterator
 
 import partwise.train.config  # noqa: F401  registers every part, optimizers and schedules included
+from partwise.concepts.settings import default_text, first_paragraph
 from partwise.config import REGISTRY, Part
 from partwise.presets import PRESETS
 
@@ -40,22 +40,10 @@ def built_in() -> dict[str, dict[str, type[Part]]]:
     return {family: parts for family, parts in found.items() if parts}
 
 
-def first_paragraph(recipe: type[Part]) -> str:
-    return " ".join((recipe.__doc__ or "").split("\n\n")[0].split())
-
-
 def options(recipe: type[Part]) -> str:
-    return ", ".join(f"`{name}={default(recipe, name)}`" for name in recipe.model_fields)
-
-
-def default(recipe: type[Part], option: str) -> str:
-    field = recipe.model_fields[option]
-    if field.is_required():
-        return "(required)"
-    value = field.get_default(call_default_factory=True)
-    if value is None:
-        return "none"
-    return f"{value:.4g}" if isinstance(value, float) else json.dumps(value, default=str).strip('"').replace("|", "\\|")
+    return ", ".join(f"`{name}={default_text(field)}`" for name, field in recipe.model_fields.items()).replace(
+        "|", "\\|"
+    )
 
 
 def cell(text: str) -> str:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from partwise.concepts.entries import Concept, Word, concept_of, entries
 from partwise.concepts.lookup import Match
 from partwise.concepts.results import claim_sentence
-from partwise.concepts.settings import Setting, default_text, module_file
+from partwise.concepts.settings import Setting, first_paragraph, module_file, option_defaults
 from partwise.config import REGISTRY, Part
 from partwise.train.config import preset_settings
 
@@ -39,29 +39,25 @@ def answer(match: Match, results: bool = True) -> Answer:
 
 def concept_answer(concept: Concept | None, part_name: str | None, results: bool) -> Answer:
     """The answer for a concept, for one part of it, or for a part without one."""
-    found = Answer(
-        (concept.name if concept else "") if part_name is None else part_name, concept.why if concept else ""
-    )
+    title = part_name or (concept.name if concept else "")
     if concept and part_name and len(concept.part_names) == 1:
-        found.title = f"{concept.name}: {part_name}"
+        title = f"{concept.name}: {part_name}"
     recipe = find_recipe(part_name) if part_name else None
     equation, source = split_docstring(recipe) if recipe else ("", "")
     if concept and not recipe and concept.part_names:
         equation = f"{concept.part_names[0]}: {split_docstring(find_recipe(concept.part_names[0]))[0]}"
     equation = (concept.equation if concept else "") or equation
-    found.rows["equation"] = equation
-    found.rows["where"] = explain_symbols(equation, concept)
-    found.rows["source"] = source
-    if recipe:
-        options = [f"{name}={default_text(option)}" for name, option in recipe.model_fields.items()]
-        found.rows["options"] = ", ".join(options)
-    elif concept:
-        found.rows["parts"] = ", ".join(concept.part_names)
-    if concept and concept.settings:
-        found.rows["settings"] = ", ".join(concept.settings)
-    found.rows["file"] = module_file(recipe) if recipe else concept_file(concept)
-    found.rows |= measured(concept, part_name, results)
-    return without_empty(found)
+    rows = {
+        "equation": equation,
+        "where": explain_symbols(equation, concept),
+        "source": source,
+        "options": option_defaults(recipe) if recipe else "",
+        "parts": ", ".join(concept.part_names) if concept and not recipe else "",
+        "settings": ", ".join(concept.settings) if concept else "",
+        "file": module_file(recipe) if recipe else concept_file(concept),
+        **measured(concept, part_name, results),
+    }
+    return new_answer(title, concept.why if concept else "", rows)
 
 
 def setting_answer(settings: list[Setting], results: bool) -> Answer:
@@ -69,19 +65,21 @@ def setting_answer(settings: list[Setting], results: bool) -> Answer:
     path = settings[0].path
     concept = concept_of(path) or next((each for part in settings[0].parts if (each := concept_of(part))), None)
     alone = len(settings) == 1
-    found = Answer(
-        path, " ".join(each.about if alone else f"{each.about} ({', '.join(each.parts)})" for each in settings)
-    )
-    found.rows["type"] = "; ".join(dict.fromkeys(each.kind for each in settings))
-    found.rows["default"] = "; ".join(dict.fromkeys(each.default for each in settings))
-    if alone:
-        found.rows["parts"] = ", ".join(settings[0].parts)
-    found.rows["file"] = settings[0].file
+    about = " ".join(each.about if alone else f"{each.about} ({', '.join(each.parts)})" for each in settings)
+    rows = {
+        "type": "; ".join(dict.fromkeys(each.kind for each in settings)),
+        "default": "; ".join(dict.fromkeys(each.default for each in settings)),
+        "parts": ", ".join(settings[0].parts) if alone else "",
+        "file": settings[0].file,
+    }
     if concept:
-        found.rows["why"] = f"{concept.name}: {concept.why}"
-        found.rows |= {"equation": concept.equation, "where": explain_symbols(concept.equation, concept)}
-        found.rows |= measured(concept, None, results)
-    return without_empty(found)
+        rows |= {
+            "why": f"{concept.name}: {concept.why}",
+            "equation": concept.equation,
+            "where": explain_symbols(concept.equation, concept),
+            **measured(concept, None, results),
+        }
+    return new_answer(path, about, rows)
 
 
 def measured(concept: Concept | None, part_name: str | None, results: bool) -> dict[str, str]:
@@ -114,8 +112,7 @@ def find_recipe(part_name: str) -> type[Part]:
 
 def split_docstring(recipe: type[Part]) -> tuple[str, str]:
     """The equation of a part, and its source: the first paragraph of its docstring."""
-    text = " ".join((recipe.__doc__ or "").split("\n\n")[0].split())
-    equation, *source = SOURCE_START.split(text, maxsplit=1)
+    equation, *source = SOURCE_START.split(first_paragraph(recipe), maxsplit=1)
     return equation.rstrip("."), "".join(source).rstrip(".")
 
 
@@ -143,5 +140,6 @@ def concept_file(concept: Concept | None) -> str:
     return f"partwise/{concept.file}" if concept.file else module_file(find_recipe(concept.part_names[0]))
 
 
-def without_empty(found: Answer) -> Answer:
-    return Answer(found.title, found.why, {label: text for label, text in found.rows.items() if text})
+def new_answer(title: str, why: str, rows: dict[str, str]) -> Answer:
+    """The answer without the lines that are empty."""
+    return Answer(title, why, {label: text for label, text in rows.items() if text})

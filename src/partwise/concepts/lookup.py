@@ -1,7 +1,6 @@
 """What a word names: concepts, parts, settings and words of the project."""
 
 import re
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache
 from itertools import groupby
@@ -40,9 +39,10 @@ def find(word: str) -> list[Match]:
 
 def exact(word: str) -> list[Match]:
     """Everything that has the word as its name."""
-    searches: list[Callable[[str], Iterable[Match]]] = [concepts, parts, settings, words]
     for search in (word, re.sub(r"(?<=[^s])s$", "", word)):  # a plural, too
-        if found := [match for each in searches for match in each(search)]:
+        entries_named = by_name().get(key(search), [])
+        concepts, words = ([each for each in entries_named if isinstance(each.what, kind)] for kind in (Concept, Word))
+        if found := [*concepts, *parts(search), *settings(search), *words]:
             return found
     return []
 
@@ -60,14 +60,6 @@ def by_name() -> dict[str, list[Match]]:
         for name in dict.fromkeys(key(each.strip("`")) for each in entry.names):
             found.setdefault(name, []).append(Match(entry.name, entry))
     return found
-
-
-def concepts(word: str) -> list[Match]:
-    return [match for match in by_name().get(key(word), []) if isinstance(match.what, Concept)]
-
-
-def words(word: str) -> list[Match]:
-    return [match for match in by_name().get(key(word), []) if isinstance(match.what, Word)]
 
 
 def parts(word: str) -> list[Match]:

@@ -105,10 +105,19 @@ def docstrings(owner: type) -> dict[str, str]:
     }
 
 
+def option_defaults(recipe: type[Part]) -> str:
+    """`bias=false, expansion=4.0`: the options of a part with their defaults."""
+    return ", ".join(f"{name}={default_text(field)}" for name, field in recipe.model_fields.items())
+
+
+def first_paragraph(documented: type) -> str:
+    """The first paragraph of a docstring, on one line."""
+    return " ".join((documented.__doc__ or "").split("\n\n")[0].split())
+
+
 def first_sentence(documented: type) -> str:
     """`x. y.` -> `x.`, of a docstring's first paragraph without its shapes."""
-    text = " ".join((documented.__doc__ or "").split("\n\n")[0].split())
-    return f"{text.partition('. ')[0].partition(': (')[0].rstrip('.')}."
+    return f"{first_paragraph(documented).partition('. ')[0].partition(': (')[0].rstrip('.')}."
 
 
 def module_file(owner: type) -> str:

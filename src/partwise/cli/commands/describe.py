@@ -5,13 +5,16 @@ import textwrap
 from typing import Any
 
 from partwise.cli.terminal import console, table
-from partwise.concepts.settings import default_text
+from partwise.concepts.settings import first_paragraph, option_defaults
 from partwise.config import REGISTRY
 from partwise.config.overrides import Override, apply_overrides, difference, distinct, parse_overrides
 from partwise.model import ModelConfig, meta_model
 from partwise.model.parameters import logical_tensors
 from partwise.presets import find_preset, preset_name
 from partwise.train.config import RunConfig, preset_settings, run_config
+
+INDENT, MAX_WIDTH = " " * 6, 114
+"""The indent of a paragraph about a part, and the columns of a line."""
 
 
 def list_parts(family: str | None) -> None:
@@ -20,19 +23,17 @@ def list_parts(family: str | None) -> None:
         if family in (None, name):
             console.print(f"\n[bold]{name}=[/]")
             for part_name, recipe in sorted(recipes.items()):
-                about = " ".join((recipe.__doc__ or "").split("\n\n")[0].split())
                 console.print(f"  [bold]{part_name}[/]")
-                console.print(_paragraph(about), markup=False)
-                options = [f"{option}={default_text(field)}" for option, field in recipe.model_fields.items()]
-                if options:
-                    console.print(_paragraph("options: " + ", ".join(options)), markup=False)
+                console.print(fill(first_paragraph(recipe), INDENT, INDENT), markup=False)
+                if options := option_defaults(recipe):
+                    console.print(fill(f"options: {options}", INDENT, INDENT), markup=False)
 
 
-def _paragraph(text: str) -> str:
-    indent = " " * 6
-    width = min(console.width, 114)
+def fill(text: str, start: str, rest: str) -> str:
+    """Text in lines of the terminal's width; a word, such as an override, stays whole."""
+    width = min(console.width, MAX_WIDTH)
     return textwrap.fill(
-        text, width, initial_indent=indent, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+        text, width, initial_indent=start, subsequent_indent=rest, break_long_words=False, break_on_hyphens=False
     )
 
 

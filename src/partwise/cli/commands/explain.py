@@ -4,7 +4,7 @@ import textwrap
 
 from rich.text import Text
 
-from partwise.cli.commands.describe import list_parts
+from partwise.cli.commands.describe import MAX_WIDTH, fill, list_parts
 from partwise.cli.terminal import console
 from partwise.concepts.answer import Answer, answer
 from partwise.concepts.entries import Concept
@@ -12,8 +12,8 @@ from partwise.concepts.lookup import Match, find
 from partwise.config import REGISTRY
 from partwise.config.suggestions import normalize
 
-LABEL, MAX_WIDTH = 11, 114
-"""Columns of a label with its indent, and of a line."""
+LABEL = 11
+"""Columns of a label with its indent."""
 
 
 def explain(word: str) -> None:
@@ -46,14 +46,6 @@ def print_answer(found: Answer, others: list[str]) -> None:
             console.print(f"{start}{text}", markup=False, soft_wrap=True)
         else:
             console.print(fill(text, start, " " * LABEL), markup=False)
-
-
-def fill(text: str, start: str, rest: str) -> str:
-    """Text in lines of the terminal's width; a word, such as an override, stays whole."""
-    width = min(console.width, MAX_WIDTH)
-    return textwrap.fill(
-        text, width, initial_indent=start, subsequent_indent=rest, break_long_words=False, break_on_hyphens=False
-    )
 
 
 def list_matches(word: str, matches: list[Match]) -> None:
