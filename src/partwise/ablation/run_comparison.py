@@ -15,7 +15,7 @@ from partwise.ablation.run_trial import stored_status
 from partwise.ablation.run_workload import Estimate, FinishedRuns, RunWorkload
 from partwise.comparison.design.plan import Arm
 from partwise.comparison.experiment import Comparison
-from partwise.comparison.plan_file import PlanFile, read_plan_file
+from partwise.comparison.plan_file import FixedPlan, PlanFile, read_plan_file
 from partwise.comparison.results import tuned_name
 from partwise.comparison.trials.job import JOB
 from partwise.comparison.tuning import check_seeds, parse_tune, tuning_seeds
@@ -50,11 +50,11 @@ class RunComparison(Comparison):
         Raises ConfigError if the folder holds another comparison, or a result was changed.
         """
         data = self.prepare().hash
-        file = read_plan_file(self.path, self.identity(), self.plan.kind, self.plan.seeds, data)
+        file = read_plan_file(self.path, self.fixed(), data)
         if file:
             self.workload.restore_setup(self.plan, file.setup)
         else:
-            file = PlanFile.new(self.identity(), data, self.workload.choose_setup(self.plan, timed=False))
+            file = PlanFile.new(self.fixed(), data, self.workload.choose_setup(self.plan, timed=False))
         stored = self.tuning_file(file)
         found = {}
         for number, arm in enumerate(self.plan.arms):
@@ -93,12 +93,12 @@ class RunComparison(Comparison):
             return [shared]
         return list((self.path / "runs").glob(f"*-{glob.escape(self.workload.folder_name(arm))}"))
 
-    def identity(self) -> dict[str, Any]:
-        fixed = super().identity()
+    def fixed(self) -> FixedPlan:
+        fixed = super().fixed()
         if self.tune and self.workload.tune_steps:
-            fixed["tune"]["steps"] = self.workload.tune_steps
+            fixed.values["tune"]["steps"] = self.workload.tune_steps
         if self.tune and self.tune.only:
-            fixed["tune"]["only"] = True
+            fixed.values["tune"]["only"] = True
         return fixed
 
 

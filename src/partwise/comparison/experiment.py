@@ -16,7 +16,7 @@ from partwise.comparison.gathering import gather
 from partwise.comparison.judging import judge_results
 from partwise.comparison.ledger.entries import LedgerEntries
 from partwise.comparison.measures import Measure
-from partwise.comparison.plan_file import PLAN_FILE, PlanFile, stored_method
+from partwise.comparison.plan_file import PLAN_FILE, FixedPlan, PlanFile, stored_method
 from partwise.comparison.plan_record import PlanRecord, remove_drafts
 from partwise.comparison.repeats import repeat_failed
 from partwise.comparison.report import show_report
@@ -77,7 +77,7 @@ class Comparison:
                 "a tuned baseline: leave out one of them"
             )
         self._use_method()
-        self.path, self.extended = find_folder(self.path, self.identity(), self.plan.kind)
+        self.path, self.extended = find_folder(self.path, self.fixed())
         if self.extended:
             self._use_method()
         self.workload = self.workload.at(self.path)
@@ -131,7 +131,7 @@ class Comparison:
         self.plan = self.requested_plan
         data = self.workload.prepare(self.plan)
         if is_read_only(self.path):
-            self.judged = read_finished(self.path, self.identity(), self.plan.kind, self.plan.seeds, data)
+            self.judged = read_finished(self.path, self.fixed(), data)
             return self.judged
         self.make_folder()
         lock = FolderLock(self.path)
@@ -262,7 +262,7 @@ class Comparison:
         run_trials(executor, trials, lambda: on_progress(self))
         on_progress(self)
 
-    def identity(self) -> dict[str, Any]:
+    def fixed(self) -> FixedPlan:
         """Everything fixed before the first run."""
         fixed = self.requested_plan.identity()
         if self.match:
@@ -271,12 +271,12 @@ class Comparison:
             fixed["tune"] = {"key": self.tune.key, "values": list(self.tune.values), "seeds": self.tune_seeds}
         if self.online:
             fixed["online"] = True
-        return fixed
+        return FixedPlan(fixed, type(self.plan.arms[0].config), self.requested_plan.seeds)
 
     @property
     def hash(self) -> str:
         """SHA-256 of the protocol."""
-        return digest(self.identity())
+        return digest(self.fixed().values)
 
     def make_folder(self) -> None:
         """Make the comparison's folder. Raises ConfigError for a link among the folders that it writes."""
@@ -288,7 +288,7 @@ class Comparison:
 
     def _fix_plan(self, data_hash: str) -> PlanRecord:
         """The record of what is fixed before the first trial. Raises ConfigError if the plan has changed."""
-        record = PlanRecord(self.path, self.plan, self.identity(), self.entries, self.workload.imports)
+        record = PlanRecord(self.path, self.plan, self.fixed(), self.entries, self.workload.imports)
         extended, origin = self.extended, dict[str, Any](self.origin)
         self.extension = Extension.of(extended, self.plan, self.workload, data_hash) if extended else None
         if self.extension:

@@ -4,14 +4,14 @@ import copy
 import glob
 import os
 import shutil
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 from partwise.comparison.certificate.certificate import Certificate
-from partwise.comparison.design.plan import Arm, Configuration, Plan
-from partwise.comparison.plan_file import PlanFile, plan_differences
+from partwise.comparison.design.plan import Arm, Plan
+from partwise.comparison.plan_file import FixedPlan, PlanFile
 from partwise.comparison.results import EarlierFamily
 from partwise.comparison.trials.stored import RESULT
 from partwise.comparison.trials.workload import Workload
@@ -22,13 +22,13 @@ from partwise.records import Record
 from partwise.run_names import explain_write_errors
 
 
-def find_folder(path: Path, identity: Mapping[str, Any], kind: type[Configuration]) -> tuple[Path, Path | None]:
+def find_folder(path: Path, fixed: FixedPlan) -> tuple[Path, Path | None]:
     """The folder of a plan, and that of the judged comparison whose arms it extends, if `path` has one.
 
     The plan with more arms goes to `NAME-2`, beside the folder that it extends; one with still more arms to `NAME-3`.
     """
     folder, extended, number = path, None, 1
-    while (stored := judged_plan(folder)) is not None and extends(stored, identity, kind):
+    while (stored := judged_plan(folder)) is not None and extends(stored, fixed):
         number, extended = number + 1, folder
         folder = path.with_name(f"{path.name}-{number}")
     return folder, extended
@@ -40,9 +40,9 @@ def judged_plan(folder: Path) -> Record | None:
     return file.plan if file and file.looks else None
 
 
-def extends(stored: Record, identity: Mapping[str, Any], kind: type[Configuration]) -> bool:
+def extends(stored: Record, fixed: FixedPlan) -> bool:
     """Whether a plan is the stored one with further arms, and claims about them."""
-    names = [arm.text("name") for arm in stored.records("arms")]
+    names, identity = [arm.text("name") for arm in stored.records("arms")], fixed.values
     arms = [arm for arm in identity["arms"] if arm["name"] in names]
     if len(arms) == len(identity["arms"]) or identity["arms"][0]["name"] != names[0]:
         return False
@@ -52,7 +52,7 @@ def extends(stored: Record, identity: Mapping[str, Any], kind: type[Configuratio
         "claims": [claim for claim in identity["claims"] if claim in stored.get("claims", [])],
     }
     fewer |= {key: stored[key] for key in ("question", "task_items") if key in stored}  # follow from the arms
-    return not plan_differences(stored, fewer, kind)
+    return not replace(fixed, values=fewer).differences(stored)
 
 
 @dataclass

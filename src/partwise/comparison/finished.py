@@ -1,15 +1,12 @@
 """Show a finished comparison in a folder that cannot be written, such as one on a read-only file system."""
 
 import os
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from partwise.comparison.certificate.agreement import RESULTS, check_results
 from partwise.comparison.certificate.certificate import CERTIFICATE_FILE, Certificate
 from partwise.comparison.certificate.verification import verify
-from partwise.comparison.design.plan import Configuration
-from partwise.comparison.plan_file import PLAN_FILE, read_plan_file
+from partwise.comparison.plan_file import PLAN_FILE, FixedPlan, read_plan_file
 from partwise.comparison.results import Results
 from partwise.config import ConfigError
 
@@ -19,14 +16,12 @@ def is_read_only(folder: Path) -> bool:
     return (folder / PLAN_FILE).exists() and not os.access(folder, os.W_OK)
 
 
-def read_finished(
-    folder: Path, identity: Mapping[str, Any], kind: type[Configuration], seeds: int, data_hash: str
-) -> Results:
-    """The results of the same plan at `seeds` seeds. Raises ConfigError if there are none, or verdicts do not follow."""
-    file = read_plan_file(folder, identity, kind, seeds, data_hash)
+def read_finished(folder: Path, fixed: FixedPlan, data_hash: str) -> Results:
+    """The results of the same plan at as many seeds. Raises ConfigError if there are none, or verdicts do not follow."""
+    file = read_plan_file(folder, fixed, data_hash)
     looks = file.looks if file else []
-    if seeds not in looks:
-        judged = f"it was judged at {looks[-1]} seeds, not {seeds}" if looks else "it is not finished"
+    if fixed.seeds not in looks:
+        judged = f"it was judged at {looks[-1]} seeds, not {fixed.seeds}" if looks else "it is not finished"
         raise ConfigError(f"{folder} cannot be written, and {judged}: check permissions, or copy it to another place")
     results, certificate = Results.from_json(folder / RESULTS), Certificate.read(folder)
     for check in verify(certificate):

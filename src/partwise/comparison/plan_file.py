@@ -20,12 +20,36 @@ FIXED = ("format", "plan", "hash", "looks", "data", "ledger", "online", "values"
 """The keys that are no facts about the setup."""
 
 
+@dataclass(frozen=True)
+class FixedPlan:
+    """The part of a plan that must be unchanged on resume, the class of its arms' configurations, and its seeds."""
+
+    values: dict[str, Any]
+    """As JSON, stored and hashed."""
+    kind: type[Configuration]
+    seeds: int
+
+    def differences(self, stored: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
+        """(setting, stored value, value of this plan) of everything in which it differs from a stored one."""
+        return difference({"plan": self._arms_by_name(stored)}, {"plan": self._arms_by_name(self.values)})
+
+    def _arms_by_name(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        return {**values, "arms": {arm["name"]: self._complete(arm["config"]) for arm in values["arms"]}}
+
+    def _complete(self, stored: dict[str, Any]) -> dict[str, Any]:
+        """A stored configuration with the options that it lacks: those at their neutral values."""
+        try:
+            return self.kind.from_stored(stored).to_dict()
+        except ConfigError:  # an option or a part that this version does not know: the difference names it
+            return stored
+
+
 @dataclass
 class PlanFile:
     """What `compare.json` holds."""
 
     plan: Record
-    """The identity of the comparison."""
+    """The `values` of the comparison's `FixedPlan`."""
     hash: str
     data: str
     """The hash of its data."""
@@ -53,8 +77,8 @@ class PlanFile:
         return self.setup.get("runtime", {})
 
     @classmethod
-    def new(cls, identity: dict[str, Any], data: str, setup: Mapping[str, Any]) -> Self:
-        return cls(Record(identity, PLAN_FILE), digest(identity), data, setup)
+    def new(cls, fixed: FixedPlan, data: str, setup: Mapping[str, Any]) -> Self:
+        return cls(Record(fixed.values, PLAN_FILE), digest(fixed.values), data, setup)
 
     @classmethod
     def read(cls, folder: Path) -> Self | None:
@@ -105,13 +129,8 @@ def stored_method(folder: Path) -> int:
     return number
 
 
-def read_plan_file(
-    folder: Path, identity: Mapping[str, Any], kind: type[Configuration], seeds: int, data_hash: str
-) -> PlanFile | None:
-    """The file of an earlier run, if any. Raises ConfigError if the plan or its data have changed since.
-
-    `kind` is the class of the arms' configurations.
-    """
+def read_plan_file(folder: Path, fixed: FixedPlan, data_hash: str) -> PlanFile | None:
+    """The file of an earlier run, if any. Raises ConfigError if the plan or its data have changed since."""
     path, file = folder / PLAN_FILE, PlanFile.read(folder)
     if file is None:
         return None
@@ -119,14 +138,14 @@ def read_plan_file(
         raise ConfigError(
             f"{folder} has variance={file.plan['variance']}, which no longer exists: choose another --name"
         )
-    refuse_other_plan(folder, file.plan, identity, kind)
+    refuse_other_plan(folder, file.plan, fixed)
     if file.hash != digest(file.plan):
         raise ConfigError(f"{path} was changed after the first run: its hash does not match; choose another --name")
-    if bool(file.online) != ("online" in identity):
+    if bool(file.online) != ("online" in fixed.values):
         raise ConfigError(f"{path} was changed after the first run: its online level is missing; choose another --name")
     if file.data != data_hash:
         raise ConfigError(f"the data of {folder} has changed since its first run: choose another --name")
-    refuse_fewer_seeds(folder, file.looks, seeds)
+    refuse_fewer_seeds(folder, file.looks, fixed.seeds)
     return file
 
 
@@ -139,29 +158,10 @@ def refuse_fewer_seeds(folder: Path, looks: Sequence[int], seeds: int) -> None:
         )
 
 
-def refuse_other_plan(folder: Path, stored: Record, identity: Mapping[str, Any], kind: type[Configuration]) -> None:
+def refuse_other_plan(folder: Path, stored: Record, fixed: FixedPlan) -> None:
     """Raise ConfigError naming the first difference of a plan from that of a folder."""
     for arm in stored.records("arms"):
         arm.text("name"), arm["config"]  # raise for a damaged file
-    if rows := plan_differences(stored, identity, kind):
+    if rows := fixed.differences(stored):
         key, old, new = rows[0]
         raise ConfigError(f"{folder} holds another comparison ({key} was {old}, now {new}): choose another --name")
-
-
-def plan_differences(
-    stored: Mapping[str, Any], identity: Mapping[str, Any], kind: type[Configuration]
-) -> list[tuple[str, Any, Any]]:
-    """(setting, stored value, value of the plan) of everything in which a plan differs from a stored one."""
-    return difference({"plan": _arms_by_name(stored, kind)}, {"plan": _arms_by_name(identity, kind)})
-
-
-def _arms_by_name(identity: Mapping[str, Any], kind: type[Configuration]) -> dict[str, Any]:
-    return {**identity, "arms": {arm["name"]: _complete(arm["config"], kind) for arm in identity["arms"]}}
-
-
-def _complete(stored: dict[str, Any], kind: type[Configuration]) -> dict[str, Any]:
-    """A stored configuration with the options that it lacks: those at their neutral values."""
-    try:
-        return kind.from_stored(stored).to_dict()
-    except ConfigError:  # an option or a part that this version does not know: the difference names it
-        return stored

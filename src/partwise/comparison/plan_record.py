@@ -17,6 +17,7 @@ from partwise.comparison.ledger.entries import LedgerEntries
 from partwise.comparison.ledger.project import code_version
 from partwise.comparison.ledger.values import JudgedValues, hash_values
 from partwise.comparison.plan_file import (
+    FixedPlan,
     PlanFile,
     read_plan_file,
     refuse_fewer_seeds,
@@ -32,11 +33,11 @@ from partwise.records import DamagedFileError, Record, read_record
 
 @dataclass
 class PlanRecord:
-    """The record of the comparison in the folder `path`, with the plan `identity`."""
+    """The record of the comparison in the folder `path`, whose plan is `fixed` in advance."""
 
     path: Path
     plan: Plan
-    identity: dict[str, Any]
+    fixed: FixedPlan
     entries: LedgerEntries
     imports: Sequence[str] = ()
     file: PlanFile = field(init=False)
@@ -51,10 +52,10 @@ class PlanRecord:
 
         A plan file that was deleted is no reason to judge the same trials by another plan.
         """
-        stored = read_plan_file(self.path, self.identity, self.plan.kind, self.plan.seeds, data)
+        stored = read_plan_file(self.path, self.fixed, data)
         if stored is None:
             if earlier := self._deleted_plan():
-                refuse_other_plan(self.path, earlier, self.identity, self.plan.kind)
+                refuse_other_plan(self.path, earlier, self.fixed)
             return False
         self.file = stored
         return True
@@ -63,15 +64,15 @@ class PlanRecord:
         """Record that a comparison continues, or that it started, if the ledger could not be written then."""
         file = self.file
         if not self.entries.resume(file.ledger, self.plan.seeds, file.online, self.imports, file.hash):
-            facts = (self.plan, self.identity, file.data, file.machine, self.imports)
+            facts = (self.plan, self.fixed.values, file.data, file.machine, self.imports)
             self.entries.start(*facts, trials_exist=True, late=True)
             file.ledger = self.entries.started
         self._add_recorded()
 
     def start(self, data: str, setup: dict[str, Any], online: bool, origin: Mapping[str, Any]) -> None:
         """Fix the plan before the first trial. Raises ConfigError."""
-        file = self.file = PlanFile.new(self.identity, data, setup)
-        facts = (self.plan, self.identity, data, file.machine, self.imports)
+        file = self.file = PlanFile.new(self.fixed, data, setup)
+        facts = (self.plan, self.fixed.values, data, file.machine, self.imports)
         file.online = self.entries.start(*facts, online, self._has_trials(), **origin)
         file.ledger = self.entries.started
         self._add_recorded()
@@ -127,7 +128,7 @@ class PlanRecord:
 
     def _certify(self, plan: Plan, results: Results, first: ChainEntry | None) -> Certificate:
         record = LedgerEntry(number=first.number, hash=first.hash) if first else None
-        return certify(results, plan, self.identity, self.file, code_version(self.imports), self.imports, record)
+        return certify(results, plan, self.fixed.values, self.file, code_version(self.imports), self.imports, record)
 
     def finish(self) -> None:
         """Fix the number of seeds that were judged."""

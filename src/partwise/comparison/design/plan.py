@@ -113,11 +113,6 @@ class Plan(Generic[C]):
             changed = f"any of {steps}, each added to the previous ones,"
         return f"Does {changed} change the {self.rules.metric} of {self.arms[0].name}?"
 
-    @property
-    def kind(self) -> type[C]:
-        """The class of the arms' configurations."""
-        return type(self.arms[0].config)
-
     def arm(self, name: str) -> Arm[C]:
         return next(arm for arm in self.arms if arm.name == name)
 
