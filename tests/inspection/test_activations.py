@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from matplotlib.axes import Axes
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -340,11 +341,33 @@ def test_page_of_experts_and_a_text(tiny: Any, tmp_path: Path) -> None:
     names = [row[0] for row in page.rows]
     assert names[:3] == ["0 mixing", "0 attention", "0 ffn.experts: pre"] and names[-1] == "1 stream"
     assert len(page.figures) == 4 and len(page.rows) == 16
+    assert all("expert" in text for text in (page.about, page.figures[0].caption, page.figures[1].caption))
     write_page(tmp_path / "a.html", "tiny", page)
     ids = [part.split('"')[0] for part in (tmp_path / "a.html").read_text().split(' id="')[1:]]
     assert len(set(ids)) == len(ids)
     with pytest.raises(ConfigError, match="--text '' has no tokens"):
         inspect(Subject("tiny", config, tmp_path, text=""))
+
+
+def test_a_dense_model_has_no_experts_and_its_units_are_sorted(
+    tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(activation_functions, "figures", list)
+    drawn: list[np.ndarray] = []
+
+    def record(axes: Axes, image: Any, *args: Any, **options: Any) -> Any:
+        drawn.append(np.asarray(image))
+        return imshow(axes, image, *args, **options)
+
+    imshow = Axes.imshow
+    monkeypatch.setattr(Axes, "imshow", record)
+    page = inspect(Subject("tiny", tiny("ffn=relu"), tmp_path))
+    assert not any("expert" in text for text in (page.about, *(figure.caption for figure in page.figures)))
+    patterns = [image.mean(0) for image in drawn if image.shape[0] > 2]
+    assert patterns
+    for rates in patterns:  # the units that fire for the fewest tokens of the sample are at the left
+        third = len(rates) // 3
+        assert rates[:third].mean() < rates[third:-third].mean() < rates[-third:].mean()
 
 
 def test_page_of_an_encoder_decoder(tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,14 +3,15 @@
 import base64
 import hashlib
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from partwise.plots.layout import render_page, whole_options
-from partwise.plots.page import Page, bar_chart, write_page
-from partwise.plots.plotting import new_figure, to_svg
+from partwise.plots.page import Page, PageFigure, bar_chart, write_page
+from partwise.plots.plotting import add_color_scale, legend_above, new_figure, to_svg
 
 
 def test_options_are_kept_whole_and_text_is_escaped() -> None:
@@ -59,6 +60,30 @@ def test_names_are_no_formulas(name: str) -> None:
     """Matplotlib would draw a text between dollar signs as a formula, or fail."""
     _, svg = _annotated(name)
     assert svg.count(f">{name}</text>") == 6
+
+
+def test_backticks_are_code_and_a_long_table_is_folded(tmp_path: Path) -> None:
+    page = Page(
+        "t", "`pre` <b> is `x`", ["part"], [[str(row)] for row in range(30)], [PageFigure("f", "<svg/>", "`cap`")]
+    )
+    write_page(tmp_path / "page.html", "a run", page)
+    text = (tmp_path / "page.html").read_text()
+    assert "<code>pre</code> &lt;b&gt; is <code>x</code>" in text and "<code>cap</code>" in text and "`" not in text
+    assert "<details><summary>30 rows</summary>" in text
+    write_page(tmp_path / "short.html", "a run", replace(page, rows=page.rows[:9]))
+    assert "<details" not in (tmp_path / "short.html").read_text()
+
+
+def test_color_scales_and_legends_are_at_the_left() -> None:
+    """A narrow window scrolls a wide figure: what stands at its right is out of view."""
+    figure, axes = new_figure(2.0, "k", width=8)
+    scale = add_color_scale(figure, axes.imshow([[0, 1]], aspect="auto"), axes, "share")
+    axes.plot([0, 1], [0, 1], label="a line")
+    legend_above(axes)
+    figure.draw_without_rendering()
+    assert scale.ax.get_position().x1 < 0.5
+    legend = axes.get_legend()
+    assert legend is not None and legend.get_window_extent().x1 < 0.5 * figure.bbox.width
 
 
 def test_every_cell_names_its_column(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from partwise.parts.feed_forward.mlp import MLP, GatedMLP
 from partwise.parts.feed_forward.moe import MixtureOfExperts, UngatedExperts
 from partwise.parts.short_conv import IdentityShortConv
 from partwise.plots.page import Page, PageFigure
-from partwise.plots.plotting import COLORS, new_figure, new_subplots, to_svg
+from partwise.plots.plotting import add_color_scale, new_figure, new_subplots, to_svg
 
 TOKENS_PER_PASS = 1024
 """Tokens per forward pass: the activations of a whole sample need not fit in memory."""
@@ -24,7 +24,8 @@ TOKENS_PER_PASS = 1024
 PATTERN_TOKENS, PATTERN_UNITS = 24, 192
 """Maximum tokens (labeled) and units in a layer's firing-pattern figure; more would be illegible."""
 
-GRAY = "#c8c8c8"
+NEVER, GRAY = "#b03a3a", "#c8c8c8"
+"""The colors of units that never fire, and of those whose expert received no token."""
 
 
 class ActivationSite(NamedTuple):
@@ -226,11 +227,12 @@ def inspect(subject: Subject) -> Page:
         if ids is not None and layers:
             labels = subject.token_labels(ids[0, :PATTERN_TOKENS].numpy())
             figures.append(firing_pattern_figure(layers, config, labels))
+    experts = ", including all units of an expert that received no token" if has_experts(preactivations) else ""
     nouns = {stack: f"{stack} tokens" if source is not None else "tokens" for stack in recorder.n_tokens}
     return Page(
         f"activation statistics over {' and '.join(f'{n:,} {nouns[stack]}' for stack, n in recorder.n_tokens.items())}",
         "Mean and variance are over all values at a site, without padding; zeros are exact zeros. A unit is dead if it is "
-        "zero for every token, including all units of an expert that received no token. `pre` is the input of the "
+        f"zero for every token{experts}. `pre` is the input of the "
         "activation function (in gated variants the gate); `hidden` is its output (in gated variants times the up "
         "projection). `stream` is the residual stream after the block; the other sites are outputs of the block's branches.",
         ["layer and site", "mean", "variance", "zeros", "units", "dead", "dead %"],
@@ -267,14 +269,14 @@ def activation_name(location: ActivationSite, config: ModelConfig) -> str:
 
 def firing_rate_figure(layers: dict[ActivationSite, ActivationStatistics], config: ModelConfig) -> PageFigure:
     """Layers x units: the fraction of tokens for which each unit fires, sorted within the layer."""
-    from matplotlib.colors import LinearSegmentedColormap
+    from matplotlib import colormaps
 
     # nan sorts last: units of experts without tokens
     rates = [(layer.positive / layer.expert_tokens).flatten().sort().values.numpy() for layer in layers.values()]
     strips = [units[evenly_spaced(len(units), 400)] for units in rates]
     names = [activation_name(location, config) for location in layers]
     figure, axes = new_figure(0.95 + 0.24 * len(strips), "often", width=7.5)
-    colors = LinearSegmentedColormap.from_list("often", [COLORS[0], "#eef4fa"]).with_extremes(under="black", bad=GRAY)
+    colors = colormaps["viridis"].with_extremes(under=NEVER, bad=GRAY)
     height = len(strips)
     image = axes.imshow(
         strips, cmap=colors, vmin=1e-9, vmax=1, aspect="auto", interpolation="none", extent=(0, 100, height, 0)
@@ -286,14 +288,15 @@ def firing_rate_figure(layers: dict[ActivationSite, ActivationStatistics], confi
         axes.annotate(f"{never:,} never", (100, number + 0.5), (6, 0), textcoords="offset points", va="center")
     axes.set_xlabel("units of the layer, sorted by firing rate, %")
     axes.tick_params(axis="y", length=0)
-    scale = figure.colorbar(image, ax=axes, location="top", shrink=0.6, aspect=40)
-    scale.set_ticks([0, 0.25, 0.5, 0.75, 1], labels=["0", "25", "50", "75", "100% of tokens"])
+    scale = add_color_scale(figure, image, axes, "fires for % of tokens")
+    scale.set_ticks([0, 0.25, 0.5, 0.75, 1], labels=["0", "25", "50", "75", "100"])
     return PageFigure(
         "Firing rate of each hidden unit",
         to_svg(figure, "often"),
         "A unit fires for a token if the input of its activation function (in gated variants the gate) is positive; with "
-        "relu, relu2 and reglu it is zero for all other tokens. Black: never fires; with these three the unit is then dead "
-        "and receives no gradient. Gray: units of an expert that received no token.",
+        "relu, relu2 and reglu it is zero for all other tokens. Red: never fires; with these three the unit is then dead "
+        "and receives no gradient."
+        + (" Gray: units of an expert that received no token." if has_experts(layers) else ""),
     )
 
 
@@ -312,7 +315,8 @@ def firing_pattern_figure(
         pattern = statistics.pattern.flatten(1)  # (tokens, X F)
         units = pattern.shape[1]
         subset = f"{units:,} units" if units <= PATTERN_UNITS else f"{PATTERN_UNITS} of {units:,} units"
-        image = pattern[:, evenly_spaced(units, min(units, PATTERN_UNITS))].numpy()
+        order = statistics.positive.flatten().argsort(stable=True)  # unsorted, a pattern looks like noise
+        image = pattern[:, order[evenly_spaced(units, min(units, PATTERN_UNITS))]].numpy()
         axes.imshow(image, cmap=colors, vmin=0, vmax=1, aspect="auto", interpolation="none")
         axes.set_title(f"{activation_name(location, config)}: {subset}", fontsize=9)
         axes.set_xticks([])
@@ -324,9 +328,15 @@ def firing_pattern_figure(
     return PageFigure(
         "Which hidden units fire for which tokens" + (f": {first.stack}" if config.encoder_layers else ""),
         to_svg(figure, key),
-        "Rows are the first tokens of the first sequence, columns are units. White: fires. Black: does not fire. Gray: the "
-        "token was not routed to the unit's expert.",
+        "Rows are the first tokens of the first sequence. Columns are units, from those that rarely fire in the sample to "
+        "those that often do: white stripes are units for every token, short dashes are units for a few kinds of token. "
+        "White: fires. Black: does not fire."
+        + (" Gray: the token was not routed to the unit's expert." if has_experts(layers) else ""),
     )
+
+
+def has_experts(layers: dict[ActivationSite, ActivationStatistics]) -> bool:
+    return any(len(layer.expert_tokens) > 1 for layer in layers.values())
 
 
 def evenly_spaced(count: int, n: int) -> np.ndarray:

@@ -17,7 +17,7 @@ from partwise.model import Transformer
 from partwise.parts.attention.core import AttentionCore
 from partwise.parts.attention.mask import AttentionMask
 from partwise.plots.page import Page, PageFigure
-from partwise.plots.plotting import COLORS, new_subplots, shorten, to_svg
+from partwise.plots.plotting import COLORS, add_color_scale, new_subplots, shorten, to_svg
 
 MODULE_PATTERN = r"(encoder\.)?blocks\.(\d+)\.(attention|cross)\.scores"
 KINDS = ("self", "cross", "encoder")
@@ -267,7 +267,7 @@ def entropy_figure(kind: str, statistics: list[AttentionStatistics]) -> PageFigu
     axes.set_yticks(range(len(statistics)), [str(each.layer) for each in statistics])
     axes.set_xlabel("head")
     axes.set_ylabel("layer")
-    figure.colorbar(image, ax=axes, label="% of maximum")
+    add_color_scale(figure, image, axes, "% of maximum")
     title = {"self": "Attention entropy of each head", "cross": "Cross-attention entropy of each head"}
     return PageFigure(
         title.get(kind, "Attention entropy of each encoder head"),

@@ -18,7 +18,7 @@ from partwise.inspection.widths import show_progress, small_config, with_width
 from partwise.model import Transformer
 from partwise.parts.attention.core import AttentionCore
 from partwise.plots.page import Page, PageFigure
-from partwise.plots.plotting import COLORS, new_subplots, to_svg
+from partwise.plots.plotting import new_subplots, step_colors, to_svg
 from partwise.train.config import RunConfig
 from partwise.train.loop import Diverged, Run
 
@@ -183,9 +183,8 @@ def small_multiples(values: dict[str, np.ndarray], title: str, key: str, first: 
     panels = [axes for row in grid for axes in row]
     steps = range(first, STEPS + 1)
     for axes, (site, numbers) in zip(panels, values.items(), strict=False):
-        for step in steps:
-            alpha = (step - first + 1) / len(steps)
-            axes.plot(WIDTHS, numbers[step], "o-", color=COLORS[0], alpha=alpha, markersize=3, label=str(step))
+        for step, color in zip(steps, step_colors(len(steps)), strict=True):
+            axes.plot(WIDTHS, numbers[step], "o-", color=color, markersize=3, label=str(step))
         axes.set_title(site, fontsize=10)
         axes.set_xscale("log", base=2)
         axes.set_yscale("log")

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import cycle, islice
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,16 @@ from partwise.inspection.subject import Subject
 from partwise.model import Transformer
 from partwise.model.parameters import tensors_by_parameter
 from partwise.plots.page import Page, PageFigure
-from partwise.plots.plotting import COLORS, new_figure, set_log_scale, to_svg
+from partwise.plots.plotting import (
+    COLORS,
+    add_color_scale,
+    legend_above,
+    new_figure,
+    set_integer_ticks,
+    set_log_scale,
+    step_colors,
+    to_svg,
+)
 from partwise.records import DamagedFileError, read_record
 from partwise.train.loop import Diverged, Run
 from partwise.train.metrics import read_metrics
@@ -164,6 +174,7 @@ def history_figures(log: list[dict[str, Any]]) -> list[PageFigure]:
     figure, axes = new_figure(2.4, "history", width=8)
     axes.plot([line["step"] for line in steps], [line["grad_norm"] for line in steps], color=COLORS[0], linewidth=1)
     set_log_scale(axes)
+    set_integer_ticks(axes)
     axes.set_xlabel("step")
     axes.set_ylabel("gradient norm")
     return [PageFigure("Total gradient norm in training so far", to_svg(figure, "history"))]
@@ -171,29 +182,24 @@ def history_figures(log: list[dict[str, Any]]) -> list[PageFigure]:
 
 def layers_figure(steps: np.ndarray, groups: dict[str, np.ndarray]) -> PageFigure:
     """A line per layer, dotted for the encoder's, and a dashed line per module outside layers."""
-    from matplotlib import colormaps
-    from matplotlib.ticker import MaxNLocator
-
     figure, axes = new_figure(3.2, "lines", width=8)
     layers = [key for key in groups if "layer" in key]
+    outer = [key for key in groups if key not in layers]
+    colors = dict(zip([*layers, *outer], [*step_colors(len(layers)), *islice(cycle(COLORS), len(outer))], strict=True))
     for key, values in groups.items():
-        color = colormaps["viridis"](layers.index(key) / max(1, len(layers))) if key in layers else None
         style = "-" if key in layers and not key.startswith("encoder") else ":" if key in layers else "--"
-        axes.plot(steps, np.where(values > 0, values, np.nan), style, color=color, linewidth=1.3, label=key)
+        axes.plot(steps, np.where(values > 0, values, np.nan), style, color=colors[key], linewidth=1.3, label=key)
     set_log_scale(axes)
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    set_integer_ticks(axes)
     axes.set_xlabel("step")
     axes.set_ylabel("gradient norm")
-    axes.legend(
-        frameon=False, fontsize=7, loc="center left", bbox_to_anchor=(1, 0.5), ncols=1 + (len(groups) - 1) // 16
-    )
+    legend_above(axes)
     return PageFigure("Gradient norm by layer", to_svg(figure, "lines"))
 
 
 def tensors_figure(steps: np.ndarray, norms: Norms) -> PageFigure:
     """Every tensor at every step, on a logarithmic scale; white without a gradient."""
     from matplotlib.colors import LogNorm
-    from matplotlib.ticker import MaxNLocator
 
     values = np.array([*norms.values()])
     positive = values[values > 0] if values.any() else np.ones(1)
@@ -207,9 +213,9 @@ def tensors_figure(steps: np.ndarray, norms: Norms) -> PageFigure:
     )  # fmt: skip
     axes.set_yticks(range(len(norms)), [*norms], fontsize=6)
     axes.tick_params(axis="y", length=0)
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    set_integer_ticks(axes)
     axes.set_xlabel("step")
-    figure.colorbar(image, ax=axes, label="gradient norm", fraction=0.04, pad=0.01, format="{x:,g}")
+    add_color_scale(figure, image, axes, "gradient norm", format="{x:,g}")
     return PageFigure(
         "Gradient norm by tensor",
         to_svg(figure, "tensors"),

@@ -7,7 +7,7 @@ from partwise.evaluate.lengths import at_length, loss_by_length, loss_by_positio
 from partwise.inspection.subject import Subject
 from partwise.parts.positions.rotary import SCALINGS, Rope
 from partwise.plots.page import Page, PageFigure
-from partwise.plots.plotting import COLORS, new_figure, to_svg
+from partwise.plots.plotting import COLORS, new_figure, set_integer_ticks, to_svg
 
 TIMES = 4
 """The longest window by default, in windows of training."""
@@ -66,6 +66,7 @@ def curves_figure(curves: dict[str, np.ndarray], trained_length: int) -> PageFig
         axes.plot(centers, [losses[piece].mean() for piece in pieces], color=color, label=name)
     axes.axvline(trained_length, color=COLORS[7], linewidth=1, linestyle="--")
     axes.set_xlabel("position in the window")
+    set_integer_ticks(axes)
     axes.set_ylabel("nats per token")
     axes.legend(frameon=False, fontsize=9)
     return PageFigure(

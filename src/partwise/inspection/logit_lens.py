@@ -15,7 +15,15 @@ from partwise.inspection.hooks import watch_modules
 from partwise.inspection.subject import Subject
 from partwise.model import Transformer
 from partwise.plots.page import Page, PageFigure
-from partwise.plots.plotting import COLORS, new_figure, new_subplots, shorten, to_svg
+from partwise.plots.plotting import (
+    COLORS,
+    add_color_scale,
+    new_figure,
+    new_subplots,
+    set_integer_ticks,
+    shorten,
+    to_svg,
+)
 
 MODULE_PATTERN = r"dropout|blocks\.\d+"
 """The input of the first block and the output of each: the decoder's residual stream, layer by layer."""
@@ -146,8 +154,6 @@ def split_batch(subject: Subject, batch: Batch, vocab_size: int) -> Iterator[tup
 
 def layers_figure(layers: list[LayerPredictions]) -> PageFigure:
     """Loss, accuracy and agreement by layer."""
-    from matplotlib.ticker import MaxNLocator
-
     figure, [[losses, fractions]] = new_subplots(2.6, "lens-layers", columns=2, width=8)
     depths = range(len(layers))
     losses.plot(depths, [layer.loss for layer in layers], color=COLORS[0], marker="o", markersize=3)
@@ -162,7 +168,7 @@ def layers_figure(layers: list[LayerPredictions]) -> PageFigure:
     fractions.legend(frameon=False, fontsize=9)
     for axes in (losses, fractions):
         axes.set_xlabel("number of layers")
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    set_integer_ticks(losses, fractions)
     return PageFigure("Predictions by layer", to_svg(figure, "lens-layers"))
 
 
@@ -218,5 +224,5 @@ def draw_map(
         each.tick_params(length=0)
         for spine in each.spines.values():
             spine.set_visible(False)
-    figure.colorbar(image, ax=axes, label="probability", fraction=0.03, pad=0.01)
+    add_color_scale(figure, image, axes, "probability")
     return to_svg(figure, "lens-map")

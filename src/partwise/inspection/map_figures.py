@@ -1,23 +1,24 @@
 """Figures of attention maps."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from torch import Tensor
 
 from partwise.plots.page import PageFigure
-from partwise.plots.plotting import new_subplots, to_svg
+from partwise.plots.plotting import new_subplots, set_integer_ticks, to_svg
 
 SHOWN_LAYERS, SHOWN_HEADS = 4, 6  # maps per kind of attention
 MAX_LABELS = 24  # tokens that fit as labels on the axes of an enlarged map
-ENLARGED_LAYERS, ENLARGED_HEADS = 2, 3
+ENLARGED_LAYERS, ENLARGED_HEADS = 2, 4
 
 
 def map_figures(
     kind: str, maps: dict[tuple[str, int], Tensor], heads: dict[int, list[str]], labels: dict[str, list[str]]
 ) -> list[PageFigure]:
-    """Maps of evenly spaced heads and layers for one row: the first tokens enlarged, named on both axes, and all tokens.
+    """Maps of heads and layers for one row: the first tokens enlarged, named on both axes, and what these leave out.
 
+    A row that is longer is shown again in full; otherwise the second figure has further heads and layers, if there are any.
     `maps` by kind and layer are (H, T, S), `heads` the labels of each layer's heads, `labels` the tokens of each stack.
     """
     if not heads:
@@ -26,27 +27,42 @@ def map_figures(
     keys = labels["self" if kind == "self" else "encoder"]
     title = {"self": "Attention maps", "cross": "Cross-attention maps"}.get(kind, "Attention maps of the encoder")
     read = "Rows are queries, columns are keys. Darker means more weight, relative to the largest weight of the row."
-    whole, enlarged = (
-        [
-            (f"layer {layer}, head {heads[layer][head]}", maps[kind, layer][head])
+
+    def choose(n_layers: int, n_heads: int) -> dict[tuple[int, int], tuple[str, Tensor]]:
+        return {
+            (layer, head): (f"layer {layer}, head {heads[layer][head]}", maps[kind, layer][head])
             for layer in pick_evenly([*heads], n_layers)
-            for head in pick_evenly([*range(len(heads[layer]))], n_heads)
-        ]
-        for n_layers, n_heads in ((SHOWN_LAYERS, SHOWN_HEADS), (ENLARGED_LAYERS, ENLARGED_HEADS))
-    )
-    per_layer = min(SHOWN_HEADS, max(map(len, heads.values())))
-    columns = SHOWN_HEADS // per_layer * per_layer  # the heads of a layer share a row
-    first = max(len(queries), len(keys)) > MAX_LABELS
-    return [
+            for head in range(min(n_heads, len(heads[layer])))  # the first ones: none between them is missing
+        }
+
+    enlarged, more = choose(ENLARGED_LAYERS, ENLARGED_HEADS), choose(SHOWN_LAYERS, SHOWN_HEADS)
+    most = max(map(len, heads.values()))
+    columns = min(ENLARGED_HEADS, most)
+    long = max(len(queries), len(keys)) > MAX_LABELS
+    figures = [
         PageFigure(
-            f"{title}, {f'first {MAX_LABELS} tokens' if first else 'by token'}",
-            draw_maps(enlarged, f"tokens-{kind}", 3, queries[:MAX_LABELS], keys[:MAX_LABELS]),
-            read,
-        ),
-        PageFigure(
-            f"{title} of more heads", draw_maps(whole, f"maps-{kind}", columns), f"{read} Axes are token positions."
-        ),
+            f"{title}, {f'first {MAX_LABELS} tokens' if long else 'by token'}",
+            draw_maps([*enlarged.values()], f"tokens-{kind}", columns, queries[:MAX_LABELS], keys[:MAX_LABELS]),
+            read + count_shown(enlarged, heads),
+        )
     ]
+    if not long:
+        more = {place: each for place, each in more.items() if place not in enlarged}
+    if more:
+        figures.append(
+            PageFigure(
+                f"{title}, all {max(len(queries), len(keys))} tokens" if long else f"{title} of more heads",
+                draw_maps([*more.values()], f"maps-{kind}", min(SHOWN_HEADS, most) if long else columns),
+                f"{read} Axes are token positions.{count_shown(more, heads) if long else ''}",
+            )
+        )
+    return figures
+
+
+def count_shown(shown: Collection[tuple[int, int]], heads: dict[int, list[str]]) -> str:
+    """What part of all maps a figure shows; nothing if it shows all."""
+    total = sum(map(len, heads.values()))
+    return "" if len(shown) == total else f" {len(shown)} of {total} maps are shown."
 
 
 def draw_maps(
@@ -70,6 +86,8 @@ def draw_maps(
         if queries:
             axes.set_xticks(range(S), keys, rotation=90 if max(map(len, keys)) > 1 else 0)
             axes.set_yticks(range(T), queries)
+        else:
+            set_integer_ticks(axes, y=True)
     return to_svg(figure, key)
 
 

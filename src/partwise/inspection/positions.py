@@ -14,7 +14,15 @@ from partwise.parts.contracts import PositionLayer
 from partwise.parts.positions.angles import AngleTable
 from partwise.parts.roles import TensorSpec
 from partwise.plots.page import Page, PageFigure
-from partwise.plots.plotting import COLORS, new_figure, new_subplots, set_log_scale, to_svg
+from partwise.plots.plotting import (
+    COLORS,
+    legend_above,
+    new_figure,
+    new_subplots,
+    set_integer_ticks,
+    set_log_scale,
+    to_svg,
+)
 
 MAX_POSITIONS = 4096  # position vectors measured
 ROTARY_DISTANCE = 512  # largest distance between query and key in the figure of rotary positions
@@ -200,6 +208,7 @@ def draw_norms(norms: InputNorms, key: str) -> str:
     axes.plot(norms.positions.numpy(), color=COLORS[1], label="positions")
     axes.set_ylim(0, 1.25 * max(norms.by_position.max().item(), norms.positions.max().item()))
     axes.set_xlabel("position")
+    set_integer_ticks(axes)
     axes.set_ylabel("norm")
     axes.legend(frameon=False, fontsize=9, ncols=2, loc="upper right")
     return to_svg(figure, key)
@@ -217,6 +226,7 @@ def draw_rotation(layer: PositionLayer, head_dim: int, context_length: int, key:
     right.plot(rotary_decay(layer, head_dim, min(context_length, ROTARY_DISTANCE)).numpy(), color=COLORS[0])
     right.axhline(0, color=COLORS[7], linewidth=0.8)
     right.set_xlabel("distance in tokens")
+    set_integer_ticks(left, right)
     right.set_ylabel("dot product")
     return to_svg(figure, key)
 
@@ -229,8 +239,9 @@ def draw_bias(layer: PositionLayer, n_positions: int, causal: bool, key: str) ->
     for line, head in enumerate(heads):
         axes.plot(distances.numpy(), bias[head].numpy(), color=COLORS[line % len(COLORS)], label=f"head {head}")
     axes.set_xlabel("distance in tokens")
+    set_integer_ticks(axes)
     axes.set_ylabel("score bias")
-    axes.legend(frameon=False, fontsize=8, ncols=1, loc="center left", bbox_to_anchor=(1, 0.5))
+    legend_above(axes, 4)
     return to_svg(figure, key)
 
 
@@ -256,7 +267,7 @@ def width_figure(config: ModelConfig, norms: InputNorms) -> PageFigure:
     set_log_scale(axes)
     axes.set_xlabel("width of the model")
     axes.set_ylabel("norm")
-    axes.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1, 0.5))
+    legend_above(axes)
     return PageFigure(
         "Norm by width",
         to_svg(figure, "width"),

@@ -1,6 +1,6 @@
 """The colors of figures and pages, each with one for dark pages."""
 
-ARM_COLORS = ("#5f6368", "#1f6fb2", "#d1651a", "#0f8f6f", "#a4508b", "#b8860b", "#4b4fb0", "#b03a3a")
+ARM_COLORS = ("#5f6368", "#1f6fb2", "#d1651a", "#0f8f6f", "#a4508b", "#b8860b", "#54308c", "#b03a3a")
 """The baseline is gray; colors repeat after eight arms. Distinguishable for color-blind readers."""
 
 VERDICT_COLORS = {
@@ -16,7 +16,7 @@ DARK_COLORS = {
     **dict(
         zip(
             ARM_COLORS,
-            ("#a6acb3", "#6cb0ee", "#f09a5e", "#4fc9a6", "#d690c6", "#e0b64a", "#9a9df0", "#ee8a80"),
+            ("#a6acb3", "#6cb0ee", "#f09a5e", "#4fc9a6", "#d690c6", "#e0b64a", "#9b7bff", "#ee8a80"),
             strict=True,
         )
     ),

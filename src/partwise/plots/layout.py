@@ -37,7 +37,7 @@ def render_page(template: str, values: Mapping[str, Any]) -> str:
     colors = {"verdict_colors": VERDICT_COLORS, "dark_colors": DARK_COLORS}
     environment = template_environment()
     environment.filters |= {"csv_link": csv_link, "svg_link": svg_link, "file_name": file_name}
-    environment.filters |= {"whole_options": whole_options, "sha256_source": sha256_source}
+    environment.filters |= {"code_spans": code_spans, "whole_options": whole_options, "sha256_source": sha256_source}
     script = resources.files("partwise.plots").joinpath("hover.js").read_text("utf-8")
     return environment.get_template(template).render({**colors, **values, "script": script})
 
@@ -45,6 +45,13 @@ def render_page(template: str, values: Mapping[str, Any]) -> str:
 def sha256_source(script: str) -> str:
     """The source expression that lets a Content-Security-Policy allow this script, and no other."""
     return f"sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}"
+
+
+def code_spans(text: str) -> "Markup":
+    """Text for HTML whose `names between backticks` are code."""
+    from markupsafe import Markup, escape
+
+    return Markup(re.sub(r"`([^`\n]+)`", r"<code>\g<1></code>", str(escape(text))))
 
 
 def whole_options(text: str) -> "Markup":

@@ -5,12 +5,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from partwise.plots.colors import DARK_COLORS
-from partwise.plots.layout import write_text
+from partwise.plots.layout import render_page, write_text
 from partwise.plots.plotting import COLORS, new_figure, to_svg
 
 SMALLEST, LARGEST = 0.9, 1.7
 """The smallest and the largest scale of a figure, with text of 7 to 10 points."""
+
+
+LONG_TABLE = 15
+"""Tables of more rows are folded."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +70,4 @@ def bar_chart(title: str, rows: Sequence[tuple[str, float, str]], key: str) -> P
 
 def write_page(path: Path, name: str, page: Page) -> None:
     """Write the page atomically, with all text escaped."""
-    from jinja2 import Environment, PackageLoader
-
-    template = Environment(loader=PackageLoader("partwise.plots", "."), autoescape=True).get_template("page.html.jinja")
-    write_text(path, template.render(name=name, page=page, dark_colors=DARK_COLORS))
+    write_text(path, render_page("plots/page.html.jinja", {"name": name, "page": page, "long_table": LONG_TABLE}))

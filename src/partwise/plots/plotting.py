@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.cm import ScalarMappable
+    from matplotlib.colorbar import Colorbar
     from matplotlib.figure import Figure
 
 WIDTH = 4.6  # inches: about the width of a phone, so that text is not scaled down there
-COLORS = ("#1f6fb2", "#d1651a", "#0f8f6f", "#a4508b", "#b8860b", "#4b4fb0", "#b03a3a", "#5f6368")
+COLORS = ("#1f6fb2", "#d1651a", "#0f8f6f", "#a4508b", "#b8860b", "#54308c", "#b03a3a", "#5f6368")
 """Color-blind-safe line colors; cycled if there are more lines."""
 
 LINEAR = 0.05
@@ -125,6 +127,37 @@ def set_log_scale(axes: "Axes") -> None:
     axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.yaxis.set_major_formatter("{x:,g}")
     axes.yaxis.set_minor_formatter("")
+
+
+def set_integer_ticks(*axes: "Axes", y: bool = False) -> None:
+    """Ticks at whole numbers on the x axis, and with `y` on the y axis: there is no token 2.5."""
+    from matplotlib.ticker import MaxNLocator
+
+    for each in axes:
+        each.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True, min_n_ticks=1))
+        if y:
+            each.yaxis.set_major_locator(MaxNLocator(nbins=6, integer=True, min_n_ticks=1))
+
+
+def add_color_scale(figure: "Figure", image: "ScalarMappable", axes: "Axes", label: str, **options: Any) -> "Colorbar":
+    """A color bar above the left of the axes, where it is in view when a narrow window scrolls the figure."""
+    bar = figure.colorbar(image, ax=axes, location="top", anchor=(0, 0), shrink=0.35, aspect=20, **options)
+    bar.set_label(label, loc="left")
+    return bar
+
+
+def legend_above(axes: "Axes", columns: int = 3) -> None:
+    """A legend above the left of the axes, where it is in view when a narrow window scrolls the figure."""
+    style: Any = {"frameon": False, "fontsize": 8, "borderaxespad": 0.3, "handlelength": 1.6}
+    axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=columns, **style)
+
+
+def step_colors(n: int) -> list[str]:
+    """`n` colors in order from purple to orange, which can be told apart on light and dark pages."""
+    from matplotlib import colormaps
+    from matplotlib.colors import to_hex
+
+    return [to_hex(colormaps["plasma"](0.2 + 0.55 * index / max(1, n - 1))) for index in range(n)]
 
 
 def set_difference_scale(axes: "Axes", reach: float) -> None:
