@@ -182,9 +182,23 @@ def test_the_command_prints_a_table_and_writes_a_page(
     assert page.tags.count("svg") == 3 and f"{total.parameters:,}" in page.text
 
 
+def test_two_models_on_one_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_inspect(monkeypatch, tmp_path, "llama3", "cost", "--against", "gemma2") == 0
+    shown = capsys.readouterr().out
+    page = Parser((tmp_path / "inspect-cost-llama3_against=gemma2.html").read_text())
+    for name in ("llama3", "gemma2"):
+        parameters = f"{compute_costs(partwise.preset(name))[-1].parameters:,}"
+        assert parameters in page.text and parameters in shown
+    assert page.tags.count("svg") == 6
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
+        (["gemma2", "cost", "--against", "gemma2"], "--against gemma2: is the same model as gemma2"),
+        (["gemma2", "cost", "--against", "gema2"], "is not a preset; did you mean 'gemma2'?"),
         (["gema2", "cost"], "is not a preset; did you mean 'gemma2'?"),
         (["gemma2", "costs"], "unknown inspection 'costs'; did you mean 'cost'?"),
         (["gemma2", "cost", "--seq-len", "0"], "--seq-len 0: must be from 1 to 256, the model's context_length"),

@@ -265,13 +265,19 @@ def inspect(
             min=1,
         ),
     ] = 1,
+    against: Annotated[
+        str | None,
+        typer.Option(
+            help="Another preset or run: figures side by side, a table with both columns. Overrides hold for both."
+        ),
+    ] = None,
     imports: Import = None,
 ) -> None:
     """Inspect a preset or a run: print a table and write an HTML page with figures."""
     load_imports(imports)
     from partwise.cli.commands.inspect import inspect_target
 
-    inspect_target(target, what, collect_overrides(context, overrides), data, seq_len, text, processes)
+    inspect_target(target, what, collect_overrides(context, overrides), data, seq_len, text, processes, against)
 
 
 @app.command()

@@ -23,6 +23,8 @@ class PageFigure:
     title: str
     svg: str
     caption: str = ""
+    beside: "PageFigure | None" = None
+    """The same figure of another model, shown at its side."""
 
     @property
     def min_width(self) -> int:
@@ -70,4 +72,6 @@ def bar_chart(title: str, rows: Sequence[tuple[str, float, str]], key: str) -> P
 
 def write_page(path: Path, name: str, page: Page) -> None:
     """Write the page atomically, with all text escaped."""
-    write_text(path, render_page("plots/page.html.jinja", {"name": name, "page": page, "long_table": LONG_TABLE}))
+    paired = any(figure.beside for figure in page.figures)
+    values = {"name": name, "page": page, "long_table": LONG_TABLE, "paired": paired}
+    write_text(path, render_page("plots/page.html.jinja", values))
