@@ -185,13 +185,14 @@ def test_the_command_prints_a_table_and_writes_a_page(
 def test_two_models_on_one_page(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run_inspect(monkeypatch, tmp_path, "llama3", "cost", "--against", "gemma2") == 0
+    assert run_inspect(monkeypatch, tmp_path, "llama3", "cost", "--against", "gemma2", "--figures", "made") == 0
     shown = capsys.readouterr().out
     page = Parser((tmp_path / "inspect-cost-llama3_against=gemma2.html").read_text())
     for name in ("llama3", "gemma2"):
         parameters = f"{compute_costs(partwise.preset(name))[-1].parameters:,}"
         assert parameters in page.text and parameters in shown
     assert page.tags.count("svg") == 6
+    assert len([*(tmp_path / "made").iterdir()]) == 18 and "figures: 18 files in made" in shown
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from partwise.plots.blocks import Figure, Section
+from partwise.plots.drawing import Drawing
 from partwise.plots.layout import render_page, whole_options
 from partwise.plots.page import Page, PageFigure, bar_chart, write_page
 from partwise.plots.plotting import add_color_scale, legend_above, new_figure, to_svg
@@ -34,6 +36,19 @@ def test_the_policy_allows_the_one_script_and_nothing_from_elsewhere() -> None:
         f"script-src 'sha256-{digest}'"
     )
     assert not re.search(r"\son\w+=", page.split("<script>")[0])
+
+
+def test_each_view_of_a_figure_downloads_as_svg_and_png() -> None:
+    """The script finds the SVG of a PNG as the link before it."""
+    svg = '<svg viewBox="0 0 9 9"/>'
+    figures = [Figure("one", svg), Figure("two", views={"step": svg, "tokens": svg})]
+    page = render_page("train/run_page.html.jinja", {"title": "t", "sections": [Section("s", [*figures])]})
+    links = re.findall(r'<a (hidden data-png )?download="([^"]*)"', page)
+    assert [name for _, name in links] == [
+        f"{name}.{kind}" for name in ("one", "two-by-step", "two-by-tokens") for kind in ("svg", "png")
+    ]
+    assert [bool(hidden) for hidden, _ in links] == [False, True] * 3
+    assert "a[data-png]" in page.split("<script>")[1]
 
 
 def test_a_page_without_a_script_allows_none(tmp_path: Path) -> None:
@@ -63,9 +78,8 @@ def test_names_are_no_formulas(name: str) -> None:
 
 
 def test_backticks_are_code_and_a_long_table_is_folded(tmp_path: Path) -> None:
-    page = Page(
-        "t", "`pre` <b> is `x`", ["part"], [[str(row)] for row in range(30)], [PageFigure("f", "<svg/>", "`cap`")]
-    )
+    figure = PageFigure("f", Drawing('<svg viewBox="0 0 9 9"/>'), "`cap`")
+    page = Page("t", "`pre` <b> is `x`", ["part"], [[str(row)] for row in range(30)], [figure])
     write_page(tmp_path / "page.html", "a run", page)
     text = (tmp_path / "page.html").read_text()
     assert "<code>pre</code> &lt;b&gt; is <code>x</code>" in text and "<code>cap</code>" in text and "`" not in text

@@ -271,13 +271,18 @@ def inspect(
             help="Another preset or run: figures side by side, a table with both columns. Overrides hold for both."
         ),
     ] = None,
+    figures: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Also write each figure as SVG, PNG and CSV into this folder.")
+    ] = None,
     imports: Import = None,
 ) -> None:
     """Inspect a preset or a run: print a table and write an HTML page with figures."""
     load_imports(imports)
     from partwise.cli.commands.inspect import inspect_target
 
-    inspect_target(target, what, collect_overrides(context, overrides), data, seq_len, text, processes, against)
+    inspect_target(
+        target, what, collect_overrides(context, overrides), data, seq_len, text, processes, against, figures
+    )
 
 
 @app.command()

@@ -18,6 +18,7 @@ from partwise.drafts import remove_leftovers
 from partwise.files import refuse_links
 from partwise.json_files import write_json
 from partwise.messages import attempt
+from partwise.plots.drawing import Drawing
 from partwise.plots.page import Page, PageFigure, write_page
 from partwise.run_names import explain_write_errors
 
@@ -131,7 +132,11 @@ def grid_page(question: str, rows: list[GridRow], rules: Rules) -> Page:
     names = [f"{number}. {row.cell} {row.effect.arm}: {row.cells()[-1]}" for number, row in enumerate(rows, start=1)]
     figure = PageFigure(
         "The difference in each setting",
-        draw_forest(effects, names, rules.margin, rules.lower_is_better, "g"),
+        Drawing(
+            draw_forest(effects, names, rules.margin, rules.lower_is_better, "g"),
+            ["setting", "mean", "low", "high"],
+            [[name, effect.mean, effect.low, effect.high] for name, effect in zip(names, effects, strict=True)],
+        ),
         f"Rows as in the table; the band is the margin of ±{rules.margin:g}. Every row has its own verdict.",
     )
     cells = [[str(number), *row.cells()] for number, row in enumerate(rows, start=1)]

@@ -11,8 +11,9 @@ from torch import Tensor
 
 from partwise.config import REGISTRY
 from partwise.parts.feed_forward.dense import FeedForwardOptions, Gated
+from partwise.plots.drawing import draw
 from partwise.plots.page import PageFigure
-from partwise.plots.plotting import COLORS, new_figure, new_subplots, to_svg
+from partwise.plots.plotting import COLORS, new_figure, new_subplots
 
 BETAS = (0.5, 1.0, 2.0)
 """Values shown for an option `beta`. Options with a fixed set of values show all of them; others show their default."""
@@ -133,7 +134,7 @@ def curves_figure() -> PageFigure:
         axes.set_axis_off()
     return PageFigure(
         "Activation functions",
-        to_svg(figure, "curves"),
+        draw(figure, "curves"),
         "Solid: the function. Dashed: its gradient. Gated variants apply it to the gate and multiply the result by the up "
         "projection.",
     )
@@ -163,7 +164,7 @@ def bias_shift_figure() -> PageFigure:
     axes.set_xlabel("mean of the output", loc="left")
     return PageFigure(
         "Bias shift: mean output for an input with mean 0 and variance 1",
-        to_svg(figure, "shift"),
+        draw(figure, "shift"),
         "Mean of the activation's output, with its variance in parentheses, for a normal input, as in a wide layer (bars), "
         "and for 3 normal numbers standardized together, as after a LayerNorm of width 3 (dots). After such a LayerNorm, "
         "ReLU shifts the mean from 0 to sqrt(2) / pi = 0.4502 on average, and to between 0.408 and 0.471 for a single row; "

@@ -15,8 +15,9 @@ from partwise.model import ModelConfig, Transformer
 from partwise.parts.feed_forward.mlp import MLP, GatedMLP
 from partwise.parts.feed_forward.moe import MixtureOfExperts, UngatedExperts
 from partwise.parts.short_conv import IdentityShortConv
+from partwise.plots.drawing import draw
 from partwise.plots.page import Page, PageFigure
-from partwise.plots.plotting import add_color_scale, new_figure, new_subplots, to_svg
+from partwise.plots.plotting import add_color_scale, new_figure, new_subplots
 
 TOKENS_PER_PASS = 1024
 """Tokens per forward pass: the activations of a whole sample need not fit in memory."""
@@ -292,7 +293,7 @@ def firing_rate_figure(layers: dict[ActivationSite, ActivationStatistics], confi
     scale.set_ticks([0, 0.25, 0.5, 0.75, 1], labels=["0", "25", "50", "75", "100"])
     return PageFigure(
         "Firing rate of each hidden unit",
-        to_svg(figure, "often"),
+        draw(figure, "often"),
         "A unit fires for a token if the input of its activation function (in gated variants the gate) is positive; with "
         "relu, relu2 and reglu it is zero for all other tokens. Red: never fires; with these three the unit is then dead "
         "and receives no gradient."
@@ -327,7 +328,7 @@ def firing_pattern_figure(
         axes.set_axis_off()
     return PageFigure(
         "Which hidden units fire for which tokens" + (f": {first.stack}" if config.encoder_layers else ""),
-        to_svg(figure, key),
+        draw(figure, key),
         "Rows are the first tokens of the first sequence. Columns are units, from those that rarely fire in the sample to "
         "those that often do: white stripes are units for every token, short dashes are units for a few kinds of token. "
         "White: fires. Black: does not fire."

@@ -16,8 +16,9 @@ from partwise.inspection.subject import Subject
 from partwise.model import Transformer
 from partwise.parts.attention.core import AttentionCore
 from partwise.parts.attention.mask import AttentionMask
+from partwise.plots.drawing import draw
 from partwise.plots.page import Page, PageFigure
-from partwise.plots.plotting import COLORS, add_color_scale, new_subplots, shorten, to_svg
+from partwise.plots.plotting import COLORS, add_color_scale, new_subplots, shorten
 
 MODULE_PATTERN = r"(encoder\.)?blocks\.(\d+)\.(attention|cross)\.scores"
 KINDS = ("self", "cross", "encoder")
@@ -271,7 +272,7 @@ def entropy_figure(kind: str, statistics: list[AttentionStatistics]) -> PageFigu
     title = {"self": "Attention entropy of each head", "cross": "Cross-attention entropy of each head"}
     return PageFigure(
         title.get(kind, "Attention entropy of each encoder head"),
-        to_svg(figure, key),
+        draw(figure, key),
         "In percent of the maximum: 0 means that every query attends to one key, 100 that it attends to all visible keys "
         "equally.",
     )
@@ -294,7 +295,7 @@ def saturation_figure() -> PageFigure:
     grid[1].legend(frameon=False, fontsize=8, loc="center right", bbox_to_anchor=(1, 0.32))
     return PageFigure(
         "Why scores are scaled",
-        to_svg(figure, "saturation"),
+        draw(figure, "saturation"),
         f"Softmax over the dot products of a random query with {N_KEYS} random keys, all entries with variance 1. A dot "
         "product sums head_dim terms, so its variance is head_dim: without the scale, softmax saturates at a single key and "
         "its gradient (the Frobenius norm of its Jacobian) vanishes. Vaswani et al. 2017, arXiv:1706.03762, footnote 4.",

@@ -17,8 +17,9 @@ from partwise.inspection.subject import Subject
 from partwise.inspection.widths import show_progress, small_config, with_width
 from partwise.model import Transformer
 from partwise.parts.attention.core import AttentionCore
+from partwise.plots.drawing import draw
 from partwise.plots.page import Page, PageFigure
-from partwise.plots.plotting import new_subplots, step_colors, to_svg
+from partwise.plots.plotting import new_subplots, step_colors
 from partwise.train.config import RunConfig
 from partwise.train.loop import Diverged, Run
 
@@ -201,7 +202,7 @@ def small_multiples(values: dict[str, np.ndarray], title: str, key: str, first: 
     handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, title="steps", loc="outside upper center", ncols=len(labels), frameon=False)
     return PageFigure(
-        title, to_svg(figure, key), "Both axes are logarithmic; the y axis of every panel spans at least a decade."
+        title, draw(figure, key), "Both axes are logarithmic; the y axis of every panel spans at least a decade."
     )
 
 

@@ -17,6 +17,7 @@ from partwise.config import ConfigError
 from partwise.inspection.subject import Subject
 from partwise.model import Transformer
 from partwise.model.parameters import tensors_by_parameter
+from partwise.plots.drawing import draw
 from partwise.plots.page import Page, PageFigure
 from partwise.plots.plotting import (
     COLORS,
@@ -26,7 +27,6 @@ from partwise.plots.plotting import (
     set_integer_ticks,
     set_log_scale,
     step_colors,
-    to_svg,
 )
 from partwise.records import DamagedFileError, read_record
 from partwise.train.loop import Diverged, Run
@@ -177,7 +177,7 @@ def history_figures(log: list[dict[str, Any]]) -> list[PageFigure]:
     set_integer_ticks(axes)
     axes.set_xlabel("step")
     axes.set_ylabel("gradient norm")
-    return [PageFigure("Total gradient norm in training so far", to_svg(figure, "history"))]
+    return [PageFigure("Total gradient norm in training so far", draw(figure, "history"))]
 
 
 def layers_figure(steps: np.ndarray, groups: dict[str, np.ndarray]) -> PageFigure:
@@ -194,7 +194,7 @@ def layers_figure(steps: np.ndarray, groups: dict[str, np.ndarray]) -> PageFigur
     axes.set_xlabel("step")
     axes.set_ylabel("gradient norm")
     legend_above(axes)
-    return PageFigure("Gradient norm by layer", to_svg(figure, "lines"))
+    return PageFigure("Gradient norm by layer", draw(figure, "lines"))
 
 
 def tensors_figure(steps: np.ndarray, norms: Norms) -> PageFigure:
@@ -218,7 +218,7 @@ def tensors_figure(steps: np.ndarray, norms: Norms) -> PageFigure:
     add_color_scale(figure, image, axes, "gradient norm", format="{x:,g}")
     return PageFigure(
         "Gradient norm by tensor",
-        to_svg(figure, "tensors"),
+        draw(figure, "tensors"),
         "Queries, keys and values are separate, even if one matrix stores them. White: no gradient. The darkest color "
         "includes all norms below a millionth of the largest.",
     )

@@ -6,8 +6,9 @@ from partwise.config import ConfigError
 from partwise.evaluate.lengths import at_length, loss_by_length, loss_by_position
 from partwise.inspection.subject import Subject
 from partwise.parts.positions.rotary import SCALINGS, Rope
+from partwise.plots.drawing import draw
 from partwise.plots.page import Page, PageFigure
-from partwise.plots.plotting import COLORS, new_figure, set_integer_ticks, to_svg
+from partwise.plots.plotting import COLORS, new_figure, set_integer_ticks
 
 TIMES = 4
 """The longest window by default, in windows of training."""
@@ -71,6 +72,6 @@ def curves_figure(curves: dict[str, np.ndarray], trained_length: int) -> PageFig
     axes.legend(frameon=False, fontsize=9)
     return PageFigure(
         "Loss by position",
-        to_svg(figure, "length"),
+        draw(figure, "length"),
         "The mean over windows of the longest length, and over neighboring positions. Dashed: the length of training.",
     )

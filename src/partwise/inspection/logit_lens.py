@@ -14,6 +14,7 @@ from partwise.data import IGNORE_INDEX, Batch
 from partwise.inspection.hooks import watch_modules
 from partwise.inspection.subject import Subject
 from partwise.model import Transformer
+from partwise.plots.drawing import Drawing, draw
 from partwise.plots.page import Page, PageFigure
 from partwise.plots.plotting import (
     COLORS,
@@ -22,7 +23,6 @@ from partwise.plots.plotting import (
     new_subplots,
     set_integer_ticks,
     shorten,
-    to_svg,
 )
 
 MODULE_PATTERN = r"dropout|blocks\.\d+"
@@ -169,7 +169,7 @@ def layers_figure(layers: list[LayerPredictions]) -> PageFigure:
     for axes in (losses, fractions):
         axes.set_xlabel("number of layers")
     set_integer_ticks(losses, fractions)
-    return PageFigure("Predictions by layer", to_svg(figure, "lens-layers"))
+    return PageFigure("Predictions by layer", draw(figure, "lens-layers"))
 
 
 def map_figure(subject: Subject) -> PageFigure:
@@ -200,7 +200,7 @@ def map_figure(subject: Subject) -> PageFigure:
 
 def draw_map(
     names: list[str], top: np.ndarray, predicted: list[list[str]], input_labels: list[str], target_labels: list[str]
-) -> str:
+) -> Drawing:
     layers, positions = top.shape
     size = 7.5 if positions > MAX_POSITIONS // 2 else 8.5
     width = max(7.0, 1.2 + positions * (8.8 / MAX_POSITIONS if size < 8 else 0.55))
@@ -225,4 +225,4 @@ def draw_map(
         for spine in each.spines.values():
             spine.set_visible(False)
     add_color_scale(figure, image, axes, "probability")
-    return to_svg(figure, "lens-map")
+    return draw(figure, "lens-map")

@@ -12,8 +12,9 @@ from partwise.data import Dataset
 from partwise.inspection.subject import Subject
 from partwise.inspection.widths import original_config, show_progress, small_config, with_width
 from partwise.json_files import write_json
+from partwise.plots.drawing import draw
 from partwise.plots.page import Page, PageFigure
-from partwise.plots.plotting import COLORS, new_figure, padded_limits, to_svg
+from partwise.plots.plotting import COLORS, new_figure, padded_limits
 from partwise.records import DamagedFileError, read_record
 from partwise.run_names import explain_write_errors
 from partwise.train.config import RunConfig
@@ -242,6 +243,6 @@ def loss_figure(points: Sequence[SweepPoint], best: dict[int, SweepPoint | None]
     axes.legend(frameon=False)
     return PageFigure(
         "Loss by learning rate",
-        to_svg(figure, key),
+        draw(figure, key),
         "Stars mark the lowest loss of each width, crosses at the top mark runs that diverged.",
     )

@@ -5,8 +5,9 @@ from collections.abc import Collection, Sequence
 
 from torch import Tensor
 
+from partwise.plots.drawing import Drawing, draw
 from partwise.plots.page import PageFigure
-from partwise.plots.plotting import new_subplots, set_integer_ticks, to_svg
+from partwise.plots.plotting import new_subplots, set_integer_ticks
 
 SHOWN_LAYERS, SHOWN_HEADS = 4, 6  # maps per kind of attention
 MAX_LABELS = 24  # tokens that fit as labels on the axes of an enlarged map
@@ -67,7 +68,7 @@ def count_shown(shown: Collection[tuple[int, int]], heads: dict[int, list[str]])
 
 def draw_maps(
     chosen: list[tuple[str, Tensor]], key: str, columns: int, queries: Sequence[str] = (), keys: Sequence[str] = ()
-) -> str:
+) -> Drawing:
     """Titled maps (T, S) in a grid; with labels, only the first queries and keys, relative to their row's largest weight."""
     T, S = (len(queries), len(keys)) if queries else chosen[0][1].shape
     rows, width = math.ceil(len(chosen) / columns), 9 / columns
@@ -88,7 +89,7 @@ def draw_maps(
             axes.set_yticks(range(T), queries)
         else:
             set_integer_ticks(axes, y=True)
-    return to_svg(figure, key)
+    return draw(figure, key)
 
 
 def pick_evenly(items: list[int], n: int) -> list[int]:

@@ -13,6 +13,7 @@ from partwise.model.transformer import ModelConfig, Stack, Transformer
 from partwise.parts.contracts import PositionLayer
 from partwise.parts.positions.angles import AngleTable
 from partwise.parts.roles import TensorSpec
+from partwise.plots.drawing import Drawing, draw
 from partwise.plots.page import Page, PageFigure
 from partwise.plots.plotting import (
     COLORS,
@@ -21,7 +22,6 @@ from partwise.plots.plotting import (
     new_subplots,
     set_integer_ticks,
     set_log_scale,
-    to_svg,
 )
 
 MAX_POSITIONS = 4096  # position vectors measured
@@ -201,7 +201,7 @@ def stack_figures(prefix: str, stack: Stack, norms: InputNorms, config: ModelCon
     return figures
 
 
-def draw_norms(norms: InputNorms, key: str) -> str:
+def draw_norms(norms: InputNorms, key: str) -> Drawing:
     assert norms.positions is not None
     figure, axes = new_figure(2.6, key, width=8)
     axes.plot(norms.by_position.numpy(), color=COLORS[0], label="embeddings, sample mean")
@@ -211,10 +211,10 @@ def draw_norms(norms: InputNorms, key: str) -> str:
     set_integer_ticks(axes)
     axes.set_ylabel("norm")
     axes.legend(frameon=False, fontsize=9, ncols=2, loc="upper right")
-    return to_svg(figure, key)
+    return draw(figure, key)
 
 
-def draw_rotation(layer: PositionLayer, head_dim: int, context_length: int, key: str) -> str:
+def draw_rotation(layer: PositionLayer, head_dim: int, context_length: int, key: str) -> Drawing:
     figure, [[left, right]] = new_subplots(2.7, key, columns=2, width=8)
     if isinstance(layer, AngleTable):
         waves = wavelengths(layer)
@@ -228,10 +228,10 @@ def draw_rotation(layer: PositionLayer, head_dim: int, context_length: int, key:
     right.set_xlabel("distance in tokens")
     set_integer_ticks(left, right)
     right.set_ylabel("dot product")
-    return to_svg(figure, key)
+    return draw(figure, key)
 
 
-def draw_bias(layer: PositionLayer, n_positions: int, causal: bool, key: str) -> str:
+def draw_bias(layer: PositionLayer, n_positions: int, causal: bool, key: str) -> Drawing:
     distances, bias = score_bias(layer, n_positions, causal)
     figure, axes = new_figure(2.9, key, width=8)
     n = min(MAX_HEADS, len(bias))
@@ -242,7 +242,7 @@ def draw_bias(layer: PositionLayer, n_positions: int, causal: bool, key: str) ->
     set_integer_ticks(axes)
     axes.set_ylabel("score bias")
     legend_above(axes, 4)
-    return to_svg(figure, key)
+    return draw(figure, key)
 
 
 def width_figure(config: ModelConfig, norms: InputNorms) -> PageFigure:
@@ -270,7 +270,7 @@ def width_figure(config: ModelConfig, norms: InputNorms) -> PageFigure:
     legend_above(axes)
     return PageFigure(
         "Norm by width",
-        to_svg(figure, "width"),
+        draw(figure, "width"),
         f"Embeddings and learned positions initialized with init={config.init.name}, and sinusoidal positions. The norm of "
         "the latter is exactly sqrt(width / 2): each sine-cosine pair adds 1 to its square. The original Transformer "
         "multiplies embeddings by sqrt(width) (Vaswani et al. 2017, arXiv:1706.03762, 3.4); with a small initialization and "

@@ -1,5 +1,6 @@
 """The files that a page offers without a network: a figure as SVG, its numbers as CSV, both as `data:` links."""
 
+import base64
 import csv
 import html
 import io
@@ -57,6 +58,19 @@ def data_link(kind: str, text: str) -> str:
     """A `data:` URL of a text; nothing in it needs escaping in an attribute, and it has no colon of an address."""
     text = text.replace("\n", " ") if kind == "image/svg+xml" else text  # a line's end would take three characters
     return f"data:{kind};charset=utf-8," + quote(text, safe=" =/,;!*-._~+$@?")
+
+
+MOST_BYTES = 2**20
+"""The largest file that a page holds; larger ones are written by `--figures`."""
+
+
+def file_link(kind: str, content: bytes) -> str:
+    """A `data:` URL of a file's content; empty if a page should not hold it."""
+    if len(content) > MOST_BYTES:
+        return ""
+    if kind == "png":
+        return "data:image/png;base64," + base64.b64encode(content).decode()
+    return data_link({"svg": "image/svg+xml", "csv": "text/csv"}[kind], content.decode())
 
 
 def csv_link(figure: Figure) -> str:

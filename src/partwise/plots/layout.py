@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from partwise.files import replace_file
 from partwise.plots.colors import DARK_COLORS, VERDICT_COLORS
-from partwise.plots.downloads import csv_link, file_name, svg_link
+from partwise.plots.downloads import csv_link, file_link, file_name, svg_link
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -36,9 +36,10 @@ def render_page(template: str, values: Mapping[str, Any]) -> str:
     """The page of a template that extends `plots/layout.html.jinja`; `values` include its `title` and `sections`."""
     colors = {"verdict_colors": VERDICT_COLORS, "dark_colors": DARK_COLORS}
     environment = template_environment()
-    environment.filters |= {"csv_link": csv_link, "svg_link": svg_link, "file_name": file_name}
+    environment.filters |= {"csv_link": csv_link, "svg_link": svg_link, "file_name": file_name, "file_link": file_link}
     environment.filters |= {"code_spans": code_spans, "whole_options": whole_options, "sha256_source": sha256_source}
-    script = resources.files("partwise.plots").joinpath("hover.js").read_text("utf-8")
+    folder = resources.files("partwise.plots")
+    script = "\n".join(folder.joinpath(name).read_text("utf-8") for name in ("hover.js", "png.js"))
     return environment.get_template(template).render({**colors, **values, "script": script})
 
 

@@ -3,10 +3,15 @@
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
+from partwise.files import replace_file
+from partwise.plots.blocks import Figure
+from partwise.plots.downloads import csv_text, file_name, svg_text
+from partwise.plots.drawing import Drawing, draw
 from partwise.plots.layout import render_page, write_text
-from partwise.plots.plotting import COLORS, new_figure, to_svg
+from partwise.plots.plotting import COLORS, new_figure
 
 SMALLEST, LARGEST = 0.9, 1.7
 """The smallest and the largest scale of a figure, with text of 7 to 10 points."""
@@ -18,13 +23,28 @@ LONG_TABLE = 15
 
 @dataclass(frozen=True)
 class PageFigure:
-    """An `<svg>` element with a title and a caption."""
+    """A drawing with a title and a caption."""
 
     title: str
-    svg: str
+    drawing: Drawing
     caption: str = ""
     beside: "PageFigure | None" = None
     """The same figure of another model, shown at its side."""
+
+    @property
+    def svg(self) -> str:
+        return self.drawing.svg
+
+    @cached_property
+    def files(self) -> dict[str, bytes]:
+        """What the figure downloads as, by the end of the file's name; PNG only of a figure that can be drawn again."""
+        block = Figure(self.title, columns=self.drawing.columns, rows=self.drawing.rows)
+        files = {
+            "svg": svg_text(block, self.svg).encode(),
+            "png": self.drawing.png(),
+            "csv": csv_text(block.columns, block.rows).encode() if block.rows else b"",
+        }
+        return {name: content for name, content in files.items() if content}
 
     @property
     def min_width(self) -> int:
@@ -67,7 +87,19 @@ def bar_chart(title: str, rows: Sequence[tuple[str, float, str]], key: str) -> P
     axes.set_xticks([])
     axes.tick_params(axis="y", length=0)
     axes.spines[["left", "bottom"]].set_visible(False)
-    return PageFigure(title, to_svg(figure, key))
+    return PageFigure(title, draw(figure, key))
+
+
+def write_figures(folder: Path, page: Page) -> list[Path]:
+    """Write each figure as SVG, PNG and CSV, named after its title; those of a second model end with `-B`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    written = []
+    for figure in page.figures:
+        for each, side in ((figure, "-A" if figure.beside else ""), (figure.beside, "-B")):
+            for kind, content in (each.files if each else {}).items():
+                written.append(folder / f"{file_name(figure.title)}{side}.{kind}")
+                replace_file(written[-1], content)
+    return written
 
 
 def write_page(path: Path, name: str, page: Page) -> None:

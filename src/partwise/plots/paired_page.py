@@ -4,6 +4,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
+from partwise.plots.drawing import Drawing
 from partwise.plots.page import Page, PageFigure
 
 SIDES = ("A", "B")
@@ -30,14 +31,14 @@ def pair_figures(first: Sequence[PageFigure], second: Sequence[PageFigure]) -> l
             paired.append(figure)
         else:
             caption = "" if other.caption == figure.caption else other.caption
-            paired.append(replace(figure, beside=replace(other, svg=rename_ids(other.svg), caption=caption)))
-    alone = [replace(each, title=f"{each.title}: B alone", svg=rename_ids(each.svg)) for each in of_b.values()]
+            paired.append(replace(figure, beside=replace(other, drawing=renamed(other), caption=caption)))
+    alone = [replace(each, title=f"{each.title}: B alone", drawing=renamed(each)) for each in of_b.values()]
     return paired + alone
 
 
-def rename_ids(svg: str) -> str:
-    """The SVG with other ids: two figures of a page may not share one."""
-    return re.sub(r'(\bid="|href="#|url\(#)', r"\g<1>b-", svg)
+def renamed(figure: PageFigure) -> Drawing:
+    """The drawing with other ids: two figures of a page may not share one."""
+    return replace(figure.drawing, svg=re.sub(r'(\bid="|href="#|url\(#)', r"\g<1>b-", figure.svg))
 
 
 def pair_tables(a: Page, b: Page) -> tuple[list[str], list[list[str]]]:

@@ -3,11 +3,12 @@
 import re
 from dataclasses import replace
 from importlib import import_module
+from pathlib import Path
 
 from partwise.cli.terminal import console, table
 from partwise.config import ConfigError, did_you_mean, digest
 from partwise.inspection.subject import check_seq_len, find_subject
-from partwise.plots.page import Page, write_page
+from partwise.plots.page import Page, write_figures, write_page
 from partwise.plots.paired_page import pair_pages
 from partwise.run_names import default_run_name, explain_write_errors
 
@@ -35,6 +36,7 @@ def inspect_target(
     text: str | None,
     processes: int,
     against: str | None = None,
+    figures: Path | None = None,
 ) -> None:
     """Run one inspection of a preset or a run, or of two `against` each other; print its table and write its page.
 
@@ -74,6 +76,10 @@ def inspect_target(
     path = subject.folder / f"inspect-{what}-{subject.name}{page_suffix(changes)}.html"
     with explain_write_errors(path):
         write_page(path, name, page)
+    if figures is not None:
+        with explain_write_errors(figures):
+            written = write_figures(figures, page)
+        console.print(f"figures: {len(written)} files in {figures}", markup=False)
     console.print(f"page: {path}", markup=False)
 
 
