@@ -8,6 +8,7 @@ from torch import Tensor
 
 from partwise.compute.float64 import to_float64
 from partwise.config import recipes_by_layer
+from partwise.inspection.position_maps import distance_figure, turns_figure, vectors_figure
 from partwise.inspection.subject import Subject
 from partwise.model.transformer import ModelConfig, Stack, Transformer
 from partwise.parts.contracts import PositionLayer
@@ -77,10 +78,17 @@ def input_norms(stack: Stack, tokens: Tensor, context_length: int, padding_idx: 
 @torch.no_grad()
 def position_norms(layer: PositionLayer, n_positions: int, table: Tensor) -> Tensor | None:
     """The norms (n_positions,) of the vectors added to inputs as wide as the rows of the embedding table."""
+    vectors = position_vectors(layer, n_positions, table)
+    return None if vectors is None else vectors.norm(dim=-1)
+
+
+@torch.no_grad()
+def position_vectors(layer: PositionLayer, n_positions: int, table: Tensor) -> Tensor | None:
+    """The vectors (n_positions, D) added to inputs as wide as the rows of the embedding table."""
     if not implements(layer, "at_input"):
         return None
     zeros = table.new_zeros(1, n_positions, table.shape[1])
-    return layer.at_input(zeros, torch.arange(n_positions, device=table.device))[0].norm(dim=-1)
+    return layer.at_input(zeros, torch.arange(n_positions, device=table.device))[0]
 
 
 @torch.no_grad()
@@ -132,7 +140,7 @@ def inspect(subject: Subject) -> Page:
         + f" Norms are L2 norms of token embeddings{factor}, over a sample of the validation split.",
         ["quantity", "median", "min", "max"],
         rows,
-        [*figures, width_figure(config, norms[""])],
+        [*figures[:1], *distance_figure(model, inputs, source), *figures[1:], width_figure(config, norms[""])],
     )
 
 
@@ -181,13 +189,19 @@ def stack_figures(prefix: str, stack: Stack, norms: InputNorms, config: ModelCon
     layer, key = stack.positions, prefix.strip() or "decoder"
     suffix = f", {prefix.strip()}" if prefix else ""
     figures = []
-    if norms.positions is not None:
+    table = stack.embed
+    assert isinstance(table, torch.nn.Embedding)
+    vectors = position_vectors(layer, min(config.context_length, MAX_POSITIONS), table.weight)
+    if vectors is not None:
+        figures.append(vectors_figure(vectors, suffix))
         figures.append(PageFigure(f"Norm by position{suffix}", draw_norms(norms, f"norms-{key}")))
     if implements(layer, "on_heads"):
+        if isinstance(layer, AngleTable):
+            figures.append(turns_figure(layer, suffix))
         heads = recipes_by_layer(config.attention, len(stack.blocks))[0].heads(config.d_model)
         figures.append(
             PageFigure(
-                f"Rotation of queries and keys{suffix}",
+                f"Wavelengths of RoPE, and what they do to q.k{suffix}",
                 draw_rotation(layer, heads.head_dim, config.context_length, f"rotation-{key}"),
                 "Left: the wavelength of each pair; the dashed line is context_length. Right: the dot product of a query and "
                 "a key, both of norm 1 with equal entries, by their distance.",
