@@ -232,7 +232,9 @@ def draw_optimizer(axes: "Axes", inputs: Inputs) -> None:
     ratio, (lengths, losses) = claim.compute_saved.ratios["steps"].ratio, curves[0]
     end = (lengths[-1], losses[-1])
     axes.annotate("", (end[0] / ratio, end[1]), end, arrowprops={"arrowstyle": "->", "color": "#3c4043"})
-    axes.annotate(f"AdamW: {ratio:.2f} times as many", (end[0] / ratio, end[1]), (2, 5), textcoords="offset points", fontsize=9)
+    axes.annotate(
+        f"AdamW: {ratio:.2f} times as many", (end[0] / ratio, end[1]), (2, 5), textcoords="offset points", fontsize=9
+    )
     axes.set_xscale("log")
     axes.set_xticks(lengths, [f"{length:,}" for length in lengths])
     axes.minorticks_off()

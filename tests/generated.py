@@ -136,8 +136,8 @@ def lesson(function: str, number: int) -> str:
     from partwise.lessons.answers import read_answer
     from partwise.lessons.lesson import find_lesson
 
-    if function == "picture":
-        return findings.draw_picture(read_answer(find_lesson(number)))
+    if function in ("problem", "answer"):
+        return findings.draw_picture(read_answer(find_lesson(number)), before=function == "problem")
     text: str = getattr(page, function)(find_lesson(number))
     return text
 
@@ -166,9 +166,12 @@ for _path in sorted((DOCS / "lessons").glob("[0-9][0-9]-*.md")):
     _number = int(_path.name[:2])
     LESSONS |= {
         f"docs/lessons/{_path.name}": functools.partial(lesson, "page", _number),
-        f"docs/images/lesson-{_number:02}.svg": functools.partial(lesson, "picture", _number),
+        f"docs/images/lesson-{_number:02}.svg": functools.partial(lesson, "answer", _number),
         f"examples/notebooks/lessons/{_path.stem}.ipynb": functools.partial(lesson, "notebook", _number),
     }
+    _problem = f"lesson-{_number:02}-problem.svg"
+    if _problem in _path.read_text(encoding="utf-8"):
+        LESSONS[f"docs/images/{_problem}"] = functools.partial(lesson, "problem", _number)
 
 FILES: dict[str, Callable[[], str]] = {
     "src/partwise/cli/completions.json": completions,

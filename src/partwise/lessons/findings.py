@@ -26,12 +26,12 @@ MOST_STEPS = 6
 """The columns of steps in a table."""
 
 
-def picture_table(answer: StoredAnswer) -> TextTable:
-    """The figure of a lesson as a table."""
+def picture_table(answer: StoredAnswer, before: bool) -> TextTable:
+    """The figure of a lesson as a table, `before` the prediction or after it."""
     if answer.lesson.head.picture != "curves":
-        rows = [[text, f"{mean(values):.4f}", f"{sd(values):.4f}"] for text, values in quantity_values(answer)]
+        rows = [[text, f"{mean(values):.4f}", f"{sd(values):.4f}"] for text, values in quantity_values(answer, before)]
         return TextTable(["over the stored seeds", "mean", "SD"], rows, "")
-    series = answer.measured["main"]
+    series = shown_series(answer, before)
     steps = curve_steps(series)
     shown = sorted({steps[round(i * (len(steps) - 1) / (MOST_STEPS - 1))] for i in range(MOST_STEPS)})
     rows = []
@@ -39,6 +39,12 @@ def picture_table(answer: StoredAnswer) -> TextTable:
         curve = dict(zip(steps, mean_curve(series, arm), strict=True))
         rows.append([label(answer.lesson, arm), *(f"{curve[step]:.3f}" for step in shown)])
     return TextTable(["loss after steps", *(f"{step:,}" for step in shown)], rows, "")
+
+
+def shown_series(answer: StoredAnswer, before: bool) -> Series:
+    """The arms of a figure of curves."""
+    series = answer.measured["main"]
+    return {arm: series[arm] for arm in answer.lesson.head.problem} if before else series
 
 
 def label(lesson: Lesson, arm: str) -> str:
@@ -59,16 +65,21 @@ def mean_curve(series: Series, arm: str) -> list[float]:
     return found
 
 
-def quantity_values(answer: StoredAnswer) -> list[tuple[str, list[float]]]:
-    """The text of each quantity, with its value on each stored seed."""
+def quantity_values(answer: StoredAnswer, before: bool) -> list[tuple[str, list[float]]]:
+    """The text of each quantity in a figure, with its value on each stored seed."""
+    head = answer.lesson.head
     unit = answer.lesson.asked.unit  # others are in the table alone
-    shown = [each for each in answer.lesson.head.quantities.values() if each.unit == unit]
+    shown = [
+        each
+        for name, each in head.quantities.items()
+        if each.unit == unit and not (before and name not in head.problem)
+    ]
     found = {tuple(per_seed(each, answer.measured).values()): each.text for each in reversed(shown)}
     return [(text, list(values)) for values, text in reversed(found.items())]
 
 
-def draw_picture(answer: StoredAnswer) -> str:
-    """The figure as SVG."""
+def draw_picture(answer: StoredAnswer, before: bool) -> str:
+    """The figure as SVG: that of the problem, `before` the prediction, or that of the answer."""
     import matplotlib
     from matplotlib.figure import Figure
 
@@ -76,18 +87,18 @@ def draw_picture(answer: StoredAnswer) -> str:
 
     with matplotlib.rc_context(STYLE | {"svg.hashsalt": answer.lesson.name}):
         picture = answer.lesson.head.picture
-        height = 3.6 if picture == "curves" else 1.0 + 0.5 * len(quantity_values(answer))
+        height = 3.6 if picture == "curves" else 1.0 + 0.5 * len(quantity_values(answer, before))
         figure = Figure(figsize=(6.4, height), layout="constrained", facecolor="white")
         draw = {"curves": draw_curves, "dots": draw_dots, "bars": draw_bars}[picture]
-        draw(figure.subplots(), answer)
+        draw(figure.subplots(), answer, before)
         return svg_file(figure)
 
 
-def draw_curves(axes: "Axes", answer: StoredAnswer) -> None:
+def draw_curves(axes: "Axes", answer: StoredAnswer, before: bool) -> None:
     """The mean loss of each arm by step, with each seed as a thin line."""
     from partwise.plots.plotting import COLORS
 
-    series = answer.measured["main"]
+    series = shown_series(answer, before)
     steps = curve_steps(series)
     for arm, color in zip(series, COLORS, strict=False):
         for seed in next(iter(series[arm].values())):
@@ -103,13 +114,13 @@ def draw_curves(axes: "Axes", answer: StoredAnswer) -> None:
     axes.set_xticks(steps)
 
 
-def draw_dots(axes: "Axes", answer: StoredAnswer) -> None:
+def draw_dots(axes: "Axes", answer: StoredAnswer, before: bool) -> None:
     """One row of dots per quantity: its value on every stored seed; about its mean if the quantity is an SD."""
     from partwise.plots.plotting import COLORS
 
     head = answer.lesson.head
     spreads = answer.lesson.asked.statistic == "sd"
-    found = quantity_values(answer)
+    found = quantity_values(answer, before)
     for row, ((_, values), color) in enumerate(zip(found, COLORS, strict=False)):
         center = mean(values) if spreads else 0.0
         axes.plot(
@@ -136,11 +147,11 @@ def label_rows(axes: "Axes", labels: list[str]) -> None:
     axes.tick_params(axis="y", length=0)
 
 
-def draw_bars(axes: "Axes", answer: StoredAnswer) -> None:
+def draw_bars(axes: "Axes", answer: StoredAnswer, before: bool) -> None:
     """A bar for the mean of each quantity, with each seed as a dot."""
     from partwise.plots.plotting import COLORS
 
-    found = quantity_values(answer)
+    found = quantity_values(answer, before)
     for row, (_, values) in enumerate(found):
         axes.barh(row, mean(values), color=COLORS[0] if mean(values) > 0 else COLORS[2], alpha=0.5, height=0.6)
         axes.plot(values, heights(row, values), "o", color="#3c4043", ms=2.5, alpha=0.5, mec="none")
@@ -190,4 +201,4 @@ def claims_lines(lesson: Lesson) -> Iterator[str]:
             size = f"{(finding.results.arms[0].parameters or 0) / 1e6:.2f} million parameters, {task.steps:,} steps"
             interval = f"{effect.mean:+.3f} ({effect.low:.3f} to {effect.high:.3f})"
             setting = f"{finding.short_name} on {task.name or task.data}, {size}"
-            yield f"{setting}: {interval}, {effect.verdict} (study {study.name})"
+            yield f"Larger: {setting}: {interval}, {effect.verdict} (study {study.name})"

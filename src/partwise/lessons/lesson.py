@@ -61,6 +61,9 @@ class Head(Config):
     picture: Literal["curves", "dots", "bars"] = Field(
         "curves", description="What the figure shows: losses, or quantities."
     )
+    problem: list[str] = Field(
+        description="What the first figure shows of it, which must not tell the predicted quantity."
+    )
     predict: str = Field(description="The quantity that the reader predicts.")
     claims: list[str] = Field(default_factory=list, description="Studies of larger models with the same question.")
 

@@ -114,7 +114,8 @@ class Reader:
         self.page(section)
         match section:
             case "The problem":
-                console.print(picture_table(read_answer(self.lesson)))
+                if self.lesson.head.problem:
+                    console.print(picture_table(read_answer(self.lesson), before=True))
             case "Your prediction":
                 self.predict()
             case "The run":
@@ -199,6 +200,8 @@ class Reader:
         if self.measured is None and not self.stored:  # resumed after the run
             self.train()
         answer = read_answer(self.lesson, self.precision)
+        if self.lesson.head.picture == "curves":
+            console.print(picture_table(answer, before=False))
         columns, *rows = answer_table(answer, self.measured)
         console.print(table("", columns, rows))
         for line in verdict_lines(answer, self.measured):
