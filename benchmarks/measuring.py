@@ -55,7 +55,7 @@ def time_alternating(
 ) -> dict[str, list[float]]:
     """Seconds per training step, the mean of a block of steps, in each round.
 
-    There are `rounds` rounds, or as many as fit into `within` seconds, but at least `fewest`. Warmup rounds of one step
+    There are `rounds` rounds, or as many as fit into `within` seconds, but at least `fewest`. Warm-up rounds of one step
     each determine the number of steps per block. Raises RuntimeError if a loss does not decrease.
     """
     first = {name: float(step()) for name, step in steps.items()}

@@ -297,7 +297,7 @@ def at_length(model: Any, length: int) -> Rate:
 
 
 def alternate(rates: dict[str, Rate], rounds: int) -> dict[str, list[float]]:
-    """The rates of all systems in each round, after a warmup round."""
+    """The rates of all systems in each round, after a warm-up round."""
     measured: dict[str, list[float]] = {name: [] for name in rates}
     names = list(rates)
     print(f"{rounds} rounds of {', '.join(names)}", file=sys.stderr)

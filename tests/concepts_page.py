@@ -46,14 +46,15 @@ def section(concept: Concept) -> Iterator[str]:
     if "equation" in rows:
         where = f", with {cell(rows['where'])}" if "where" in rows else ""
         yield f"- Equation: `{rows['equation'].replace('`', '')}`{where}"
+    if "example" in rows:
+        yield f"- Example: `{rows['example']}`"
     if concept.part_names:
         yield f"- Parts: {', '.join(map(part_link, concept.part_names))}"
     if concept.settings:
         yield f"- Settings: {', '.join(map(setting_link, concept.settings))}"
     if "result" in rows:
-        study = concept.results[0].study
-        result, link = cell(rows["result"].removesuffix(f" (study {study})")), f"[{study}](studies.md#{study})"
-        yield f"- Result: {result} (study {link})"
+        result = re.sub(r"\(study ([\w-]+)\)", r"(study [\1](studies.md#\1))", cell(rows["result"]))
+        yield f"- Result: {result}"
     if "lesson" in rows:
         yield f"- Lesson: {cell(rows['lesson'])}"
     yield f"- Code: `{rows['file']}`"

@@ -102,7 +102,7 @@ def test_every_part_belongs_to_a_concept_with_two_sentences_of_intuition() -> No
 
 
 def test_files_parts_settings_and_claims_exist(all_answers: list[Answer]) -> None:
-    root = Path(partwise.__file__).parents[1]
+    root = Path(partwise.__file__).parents[2]
     for each in all_answers:
         assert "file" not in each.rows or (root / each.rows["file"]).is_file(), each
     paths = {each.path for each in all_settings()}
@@ -159,7 +159,7 @@ def test_every_command_parses_and_its_configuration_can_be_built(
             ["RoPE: positions=rope", "w_i = theta^(-2i/E)", "E: width of a head", "arXiv:2104.09864", "lesson   3"],
         ),
         ("dying ReLU", ["max(0, u)", "lesson   4", "partwise inspect mingpt activations"]),
-        ("train.lr", ["number > 0", "0.0003", "The learning rate at its highest"]),
+        ("train.lr", ["number > 0", "0.0003", "The peak learning rate; `schedule` multiplies it"]),
         ("d_model", ["Width of the residual stream", "12 L D^2"]),
         ("geglu", ["ffn=geglu", "gelu(gate(x)) * up(x)", "study glu", "equivalent"]),
         ("warm_up", ["schedule.warmup"]),
@@ -213,3 +213,23 @@ def test_spellings_of_the_field_are_one_word() -> None:
         ("feed-forward layer", "feedforward layers", "FeedForward Layer"),
     ):
         assert len({exact(word)[0].label for word in words}) == 1
+
+
+@pytest.mark.parametrize(
+    ("word", "there", "absent"),
+    [
+        ("KV cache", ["0.0005 (", "study kv-heads", "inspect llama3 cost"], ["inspect llama3 memory"]),
+        ("warm-up", ["no warm-up, pre-norm: +0.0023", "no warm-up, post-norm: -0.0171", "undecided"], []),
+        ("dying ReLU", ["inspection/dead_units.py", "ffn.bias=true init=dead_units"], ["study glu", "no step ever"]),
+        ("RoPE", ["learned instead of RoPE", "2.7 million", "theta=10000", "src/partwise/parts/"], ["1e+04"]),
+        ("$", ["example", "(1663.78, padded and reversed)", "data.reverse"], ["equation"]),
+        ("train.lr", ["The peak learning rate", "see ", "src/partwise/train/config.py"], ["\n  why "]),
+        ("residual=none", ["no residual connections: residual=none"], []),
+    ],
+)
+def test_an_answer_is_about_its_word(
+    word: str, there: list[str], absent: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = shown(monkeypatch, capsys, *word.split())
+    lines = " ".join(out.split())
+    assert [text for text in there if text not in lines] == [] and [text for text in absent if text in out] == []

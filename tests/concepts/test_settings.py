@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_every_setting_has_a_docstring_and_is_found_by_its_path() -> None:
-    ours = [each for each in all_settings() if each.file.startswith("partwise/")]
+    ours = [each for each in all_settings() if each.file.startswith("src/partwise/")]
     assert len(ours) > 200
     assert [each.path for each in ours if not each.about.endswith((".", ")"))] == []
     for each in ours:

@@ -340,7 +340,7 @@ def test_studies_of_one_protocol_share_the_runs_of_the_baseline_and_are_judged_t
     page = markdown(studies)
     assert (
         "## Protocol small\n\nfrozen [Settings and history](" in page
-        and "| difference after | 4 steps | 8 steps | change | times fewer steps |" in page
+        and "| difference after | 4 steps | 8 steps | change | steps, baseline / arm |" in page
     )
     assert page.count(" Steps timed in turn on: ") == page.count(" References: 2-gram ") == 1, "of both studies"
     (effect,) = (finding.effect for finding in found["rope"])
@@ -389,7 +389,7 @@ def test_accuracies_stand_beside_those_of_constant_answers_and_have_no_compute_s
     page = markdown([study])
     assert (
         "| difference after | 300 steps | 1,000 steps | change |\n" in page
-        and "times fewer" not in page.partition("### answer-loss")[2]
+        and "baseline / arm" not in page.partition("### answer-loss")[2]
     )
     assert "References: the most frequent character at each position 0.1677." in page and "-gram" not in page
     for key in study.entries:  # the arms have one name

@@ -49,12 +49,13 @@ def concept_answer(concept: Concept | None, part_name: str | None, results: bool
     equation = (concept.equation if concept else "") or equation
     rows = {
         "equation": equation,
+        "example": concept.example if concept else "",
         "where": explain_symbols(equation, concept),
         "source": source,
         "options": option_defaults(recipe) if recipe else "",
         "parts": ", ".join(concept.part_names) if concept and not recipe else "",
         "settings": ", ".join(concept.settings) if concept else "",
-        "file": module_file(recipe) if recipe else concept_file(concept),
+        "file": module_file(recipe) if recipe and not (concept and concept.file) else concept_file(concept),
         **measured(concept, part_name, results),
     }
     return new_answer(title, concept.why if concept else "", rows)
@@ -74,7 +75,7 @@ def setting_answer(settings: list[Setting], results: bool) -> Answer:
     }
     if concept:
         rows |= {
-            "why": f"{concept.name}: {concept.why}",
+            "see": f"{concept.name}: {concept.why}",
             "equation": concept.equation,
             "where": explain_symbols(concept.equation, concept),
             **measured(concept, None, results),
@@ -90,7 +91,8 @@ def measured(concept: Concept | None, part_name: str | None, results: bool) -> d
     several = part_name is not None and len(concept.part_names) > 1
     chosen = own or ([] if several else concept.results)
     lesson = "" if concept.lesson is None else f'{concept.lesson}, "{entries().lessons[concept.lesson]}"'
-    result = claim_sentence(chosen[0]) if chosen and results else ""
+    said = [each for each in chosen if each.says] or chosen[:1]
+    result = "; ".join(map(claim_sentence, said)) if results else ""
     return {"result": result, "lesson": lesson, "try": command_for(concept, part_name)}
 
 
@@ -117,7 +119,7 @@ def split_docstring(recipe: type[Part]) -> tuple[str, str]:
 
 
 SYMBOL = re.compile(r"(?<![A-Za-z'`])[A-Za-z]\d*(?![A-Za-z\d]|_[A-Za-z]{2}|-gram)")
-ARTICLE = re.compile(r"\b[aA] (?=[A-Za-z]{3}|UTF)")
+ARTICLE = re.compile(r"\b[aA] (?=`?[A-Za-z]{3}|UTF)")
 
 
 def symbols_of(equation: str) -> set[str]:
@@ -137,7 +139,7 @@ def concept_file(concept: Concept | None) -> str:
     """Where a concept is: its own file, or that of its first part."""
     if concept is None:
         return ""
-    return f"partwise/{concept.file}" if concept.file else module_file(find_recipe(concept.part_names[0]))
+    return f"src/partwise/{concept.file}" if concept.file else module_file(find_recipe(concept.part_names[0]))
 
 
 def new_answer(title: str, why: str, rows: dict[str, str]) -> Answer:

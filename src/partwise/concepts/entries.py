@@ -20,6 +20,8 @@ class ClaimName(Config):
     """Its key in the study. Default: the first that has the arm."""
     arm: str
     """The start of the arm's name."""
+    says: str = ""
+    """What is compared, in words, where the name of the arm does not tell it."""
 
 
 class Concept(Config):
@@ -30,6 +32,7 @@ class Concept(Config):
     also: list[str] = Field(default_factory=list)
     why: str
     equation: str = ""
+    example: str = ""
     where: dict[str, str] = Field(default_factory=dict)
     part_names: list[str] = Field(alias="parts", default_factory=list)
     settings: list[str] = Field(default_factory=list)

@@ -15,10 +15,8 @@ def claim_sentence(name: ClaimName) -> str:
     effect = found.effect
     value = with_interval(effect, decimal_places(effect)) if effect.mean is not None else "failed"
     sign = "+" if effect.mean is not None and effect.mean > 0 else ""
-    return (
-        f"{sign}{value} in {effect.metric}, {found.short_name} against {effect.against}, {effect.n} seeds: "
-        f"{effect.verdict} (study {name.study})"
-    )
+    start, compared = (f"{name.says}: ", "") if name.says else ("", f", {found.short_name} against {effect.against}")
+    return f"{start}{sign}{value} in {effect.metric}{compared}, {effect.n} seeds: {effect.verdict} (study {name.study})"
 
 
 def find_claim(name: ClaimName) -> ClaimOutcome:

@@ -31,7 +31,7 @@ class Setting:
     about: str
     """What it does: its docstring; '' without one."""
     file: str
-    """Where it is declared, below the source folder."""
+    """Where it is declared, in the repository."""
     parts: tuple[str, ...] = ()
     """The parts that have the option, such as `ffn=relu`."""
 
@@ -121,7 +121,9 @@ def first_sentence(documented: type) -> str:
 
 
 def module_file(owner: type) -> str:
-    return f"{owner.__module__.replace('.', '/')}.py"
+    """`src/partwise/parts/norms.py`, in the repository; of a class of another package, the module's path."""
+    folder = "src/" if owner.__module__.startswith("partwise.") else ""
+    return f"{folder}{owner.__module__.replace('.', '/')}.py"
 
 
 WORDS: dict[Any, str] = {int: "integer", float: "number", bool: "true or false", str: "text"}
@@ -155,4 +157,6 @@ def default_text(field: FieldInfo) -> str:
         return value.name
     if value is None:
         return "none"
-    return f"{value:.4g}" if isinstance(value, float) else json.dumps(value, default=str).strip('"')
+    if isinstance(value, float):
+        return f"{value:.0f}" if value.is_integer() else f"{value:.4g}"
+    return json.dumps(value, default=str).strip('"')

@@ -185,7 +185,7 @@ def horizon_table(study: Study, findings: Sequence[ClaimOutcome]) -> Iterator[st
     computed = any(finding.compute_saved and finding.compute_saved.ratios for finding in findings)
     measures = ("steps", "FLOPs", "seconds") if computed else ()
     head = ["difference after", *(f"{each:,} steps" for each in steps)]
-    head += ["change", *(f"times fewer {measure}" for measure in measures)]
+    head += ["change", *(f"{measure}, baseline / arm" for measure in measures)]
     yield ""
     yield row(head)
     yield row(["---", *["---:"] * (len(head) - 1)])

@@ -39,7 +39,7 @@ class TrainConfig(Config):
     steps: int = Field(2000, gt=0)
     """Optimizer steps of the run."""
     lr: float = Field(3e-4, gt=0)
-    """The learning rate at its highest; `schedule` gives the factor of each step."""
+    """The peak learning rate; `schedule` multiplies it by a factor at each step."""
     batch_size: int = Field(16, gt=0)
     """Sequences per step, over all micro-batches."""
     seq_len: int | None = Field(None, gt=0)

@@ -24,7 +24,7 @@ def warmup_factor(step: int, warmup: int) -> float:
 
 @part("constant")
 class Constant(Schedule):
-    """Linear warmup over `warmup` steps, then lr."""
+    """Linear warm-up over `warmup` steps, then lr."""
 
     warmup: int = Field(0, ge=0)
     """Steps over which the rate rises from 0."""
@@ -35,7 +35,7 @@ class Constant(Schedule):
 
 @part("cosine")
 class Cosine(Schedule):
-    """Linear warmup, then half a cosine down to `min_lr_ratio` of lr at the last step.
+    """Linear warm-up, then half a cosine down to `min_lr_ratio` of lr at the last step.
 
     Loshchilov & Hutter 2016, arXiv:1608.03983.
     """
@@ -54,7 +54,7 @@ class Cosine(Schedule):
 
 @part("wsd")
 class WarmupStableDecay(Schedule):
-    """Linear warmup, constant lr, and linear decay to `min_lr_ratio` over the last `decay_fraction` of the steps.
+    """Linear warm-up, constant lr, and linear decay to `min_lr_ratio` over the last `decay_fraction` of the steps.
 
     Hu et al. 2024, arXiv:2404.06395.
     """
@@ -74,7 +74,7 @@ class WarmupStableDecay(Schedule):
 
 @part("linear")
 class Linear(Schedule):
-    """Linear warmup, then linear decay to `min_lr_ratio` of lr at the last step. Devlin et al. 2018, arXiv:1810.04805."""
+    """Linear warm-up, then linear decay to `min_lr_ratio` of lr at the last step. Devlin et al. 2018, arXiv:1810.04805."""
 
     warmup: int = Field(100, ge=0)
     """Steps over which the rate rises from 0."""
@@ -90,7 +90,7 @@ class Linear(Schedule):
 
 @part("inverse_sqrt")
 class InverseSqrt(Schedule):
-    """Linear warmup, then sqrt(warmup / n) at the n-th step. Vaswani et al. 2017, arXiv:1706.03762.
+    """Linear warm-up, then sqrt(warmup / n) at the n-th step. Vaswani et al. 2017, arXiv:1706.03762.
 
     With lr = (d_model warmup)^-0.5 this is the paper's d_model^-0.5 min(n^-0.5, n warmup^-1.5).
     """

@@ -37,7 +37,7 @@ def shared_steps(config: RunConfig, steps: int, model: Transformer) -> int:
 
     The steps agree while the learning rate, the weight of multi-token prediction and the average of the weights do: with
     `schedule=wsd` until the decay of the shorter run begins (Hu et al. 2024, arXiv:2404.06395), with a cosine until the end
-    of its warmup.
+    of its warm-up.
     """
     lengths = (config.train.steps, steps)
     for step in range(min(lengths)):
