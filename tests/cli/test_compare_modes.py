@@ -48,7 +48,7 @@ def test_the_modes_are_listed(compare) -> None:  # type: ignore[no-untyped-def]
         "       partwise compare [OPTIONS] FILE.yaml",
         "       partwise compare --refs [OPTIONS] COMMITS...",
     ]
-    assert out.splitlines()[-1].endswith("partwise compare --help preset|file|refs")
+    assert out.splitlines()[-1].endswith("partwise compare --help preset (or file, refs)")
     assert compare() == (2, out, "")
     assert compare("--help", "--seeds", "3") == (0, out, "")
 

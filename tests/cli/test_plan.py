@@ -61,3 +61,10 @@ def test_json_has_the_numbers_of_the_table() -> None:
     assert f"equivalent takes {document['seeds_for_equivalence']:,}" in table
     without = json.loads(CliRunner().invoke(app, ["plan", "--sd", "0.01", "--json"]).output)
     assert without["effect"] is None and [each["detected"] for each in without["designs"]] == [None] * 4
+
+
+def test_a_plan_from_numbers_says_which_sd_and_counts_seeds() -> None:
+    out = " ".join(CliRunner().invoke(app, "plan --sd 0.01".split()).output.split())
+    assert "the SD of the difference between two arms trained on the same seed, from --sd" in out
+    assert "calling equal arms equivalent takes 36 seeds" in out
+    assert "equivalent if equal: how often arms without a difference are called equivalent" in out

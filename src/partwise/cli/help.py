@@ -1,8 +1,8 @@
 """The text of `--help`, readable in terminals of any width: no boxes, no cut names, options in their groups."""
 
 import textwrap
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar
 
 from typer.core import TyperGroup
 
@@ -50,6 +50,9 @@ def styled(command: Any) -> Any:
 class Group(TyperGroup):
     """A group of styled commands."""
 
+    groups: ClassVar[Mapping[str, Sequence[str]]] = {}
+    """Its commands by the headings of its help; a command without one is under `Commands`."""
+
     def get_params(self, ctx: Any) -> list[Any]:
         return name_values(super().get_params(ctx))
 
@@ -87,8 +90,9 @@ def print_modes(about: str, modes: Sequence[tuple[str, Any, str]], ctx: Any) -> 
     ]
     entries = [(name, command.help) for name, command, _ in modes]
     lines += ["", *wrap(about, width), "", *lines_of_entries(entries, max(len(name) for name, _ in entries), width)]
-    names = "|".join(name for name, _ in entries)
-    print_text("\n".join([*lines, "", *wrap(f"Options of one: {ctx.command_path} --help {names}", width)]))
+    first, *others = [name for name, _ in entries]
+    more = f"For the options of one mode: {ctx.command_path} --help {first} (or {', '.join(others)})"
+    print_text("\n".join([*lines, "", *wrap(more, width)]))
 
 
 def print_text(text: str, style: str = "") -> None:
@@ -150,11 +154,15 @@ def argument_name(param: Any) -> str:
 
 def groups_of_entries(command: Any, ctx: Any) -> dict[str, Entries]:
     """Arguments, commands, then the options by group, those without a group first."""
-    groups: dict[str, Entries] = {"Arguments": [], "Commands": [], "Options": []}
+    headings = getattr(command, "groups", {})
+    groups: dict[str, Entries] = {"Arguments": [], **{each: [] for each in headings}, "Commands": [], "Options": []}
     if hasattr(command, "list_commands"):
-        for name in command.list_commands(ctx):
+        heading_of = {name: heading for heading, names in headings.items() for name in names}
+        # those with a heading in its order, then the others as they were added
+        for name in dict.fromkeys([*heading_of, *command.list_commands(ctx)]):
             child = command.get_command(ctx, name)
-            groups["Commands"].append((name, (child.short_help or child.help or "").split("\n\n")[0]))
+            entry = (name, (child.short_help or child.help or "").split("\n\n")[0])
+            groups[heading_of.get(name, "Commands")].append(entry)
     for param in command.get_params(ctx):
         record = param.get_help_record(ctx)  # None if hidden
         if record is not None:

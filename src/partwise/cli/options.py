@@ -1,8 +1,9 @@
 """The typer applications, and the arguments and options that several commands share."""
 
 import shutil
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import typer
 
@@ -12,8 +13,21 @@ from partwise.version import __version__
 
 ABOUT = "Change one part of a transformer; know what it bought."
 
+
+class Commands(Group):
+    """The commands of partwise, in the groups of `--help`."""
+
+    groups: ClassVar[Mapping[str, Sequence[str]]] = {
+        "Learn": ["lesson", "parts", "show", "inspect"],
+        "Train": ["train", "check", "eval", "generate", "calculate", "tokenizer"],
+        "Compare": ["demo", "compare", "plan", "calibrate", "work", "study"],
+        "Judge": ["verdict", "verify", "report", "runs", "ledger"],
+        "Exchange": ["export", "import", "doctor"],
+    }
+
+
 app = typer.Typer(
-    cls=Group,
+    cls=Commands,
     name="partwise",
     help=ABOUT,
     invoke_without_command=True,

@@ -58,7 +58,7 @@ def plan_numbers(
     """Print the power of a comparison that is known by its numbers. Raises ConfigError without `sd`."""
     if sd is None:
         raise ConfigError(
-            "plan without a preset needs --sd, the SD of a difference between two arms at one seed, as in --sd 0.01"
+            "plan without a preset needs --sd, the SD of the difference between two arms trained on the same seed, as in --sd 0.01"
         )
     designs = make_designs(parse_looks(looks) if looks else (), protocol, claims, margin, alpha, newest_method())
     show_power(compute_power(designs, given_noise(sd), effect), as_json)
@@ -164,9 +164,10 @@ def show_power(power: Mapping[str, Any], as_json: bool = False) -> None:
     title = f"one claim{others}; margin ±{power['margin']:g}, alpha {power['alpha']:g}"
     console.print(table(title, columns, rows))
     console.print("MDE: minimum detectable effect, called better or worse in 4 of 5 comparisons", markup=False)
+    console.print("equivalent if equal: how often arms without a difference are called equivalent", markup=False)
     needed = [f"detecting {effect:g} takes {power['seeds_for_effect']:,} seeds"] if effect else []
     if power["seeds_for_equivalence"] is not None:
-        needed.append(f"calling equal arms equivalent takes {power['seeds_for_equivalence']:,}")
+        needed.append(f"calling equal arms equivalent takes {power['seeds_for_equivalence']:,} seeds")
     if needed:
         console.print(f"judged once, with 80% power: {', and '.join(needed)}", markup=False)
     if power["runs_by_design"]:

@@ -57,7 +57,9 @@ def upper_limit(sd: float, df: float) -> float:
 
 def given_noise(sd_difference: float) -> Noise:
     """The noise that a user states."""
-    return Noise(sd_difference, math.inf, "given by --sd, for two arms at one seed")
+    return Noise(
+        sd_difference, math.inf, "the SD of the difference between two arms trained on the same seed, from --sd"
+    )
 
 
 def pooled_noise(differences: Sequence[Sequence[float]], source: str, correlation: float | None = None) -> Noise | None:
@@ -77,4 +79,6 @@ def pooled_noise(differences: Sequence[Sequence[float]], source: str, correlatio
 def check_sd(sd: float) -> None:
     """Raise ConfigError unless `sd` is a possible SD of differences."""
     if not (math.isfinite(sd) and sd > 0):
-        raise ConfigError(f"sd={sd:g}: expected the SD of a difference between two arms at one seed, a positive number")
+        raise ConfigError(
+            f"sd={sd:g}: expected the SD of the difference between two arms trained on the same seed, a positive number"
+        )
