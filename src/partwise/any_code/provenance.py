@@ -73,13 +73,14 @@ def changes_since(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str
     found += [f"the file {name}" for name, value in new["files"].items() if old["files"].get(name, value) != value]
     if before["packages"] != now["packages"]:
         found.append("the installed packages")
-    for name, value in now["machine"].items():
-        if before["machine"].get(name) != value:
-            found.append(f"{name} was {before['machine'].get(name)}, now {value}")
-    for name in sorted({*before["variables"], *now["variables"]}):
-        if before["variables"].get(name) != now["variables"].get(name):
-            found.append(f"the variable {name}")
-    return found
+    found += [
+        f"{name} was {old}, now {new}"
+        for name, new in now["machine"].items()
+        if (old := before["machine"].get(name)) != new
+    ]
+    earlier, later = before["variables"], now["variables"]
+    changed = (name for name in sorted({*earlier, *later}) if earlier.get(name) != later.get(name))
+    return [*found, *(f"the variable {name}" for name in changed)]
 
 
 def short(commit: str | None) -> str:

@@ -109,9 +109,8 @@ def run_grid(
     for words, comparison in cells:
         with show_progress(comparison) as on_progress:
             results = comparison.run(on_progress)
-        for claim in results.claims:
-            if claim.role == "claim":
-                rows.append(GridRow(words, claim.effect, comparison.path.name))
+        name = comparison.path.name
+        rows += [GridRow(words, claim.effect, name) for claim in results.claims if claim.role == "claim"]
         values = [row.to_dict() for row in rows]
         with explain_write_errors(path):
             write_json(

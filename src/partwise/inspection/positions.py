@@ -145,11 +145,12 @@ def inspect(subject: Subject) -> Page:
 
 
 def norm_rows(prefix: str, norms: InputNorms) -> list[list[str]]:
-    rows = [table_row(f"{prefix}embedding norm", norms.embeddings)]
-    if norms.positions is not None and norms.ratio is not None:
-        rows.append(table_row(f"{prefix}position norm", norms.positions))
-        rows.append(table_row(f"{prefix}embedding norm / position norm", norms.ratio))
-    return rows
+    measured = {
+        "embedding norm": norms.embeddings,
+        "position norm": norms.positions,
+        "embedding norm / position norm": norms.ratio,
+    }
+    return [table_row(f"{prefix}{name}", values) for name, values in measured.items() if values is not None]
 
 
 def layer_rows(prefix: str, layer: PositionLayer, context_length: int, causal: bool) -> list[list[str]]:
@@ -163,9 +164,11 @@ def layer_rows(prefix: str, layer: PositionLayer, context_length: int, causal: b
         rows.append(table_row(name, waves))
     if implements(layer, "on_scores"):
         distances, bias = score_bias(layer, min(context_length, BIAS_DISTANCE), causal)
-        for distance in sorted({0, 1, 16, 128, int(distances.max())}):
-            if distance <= distances.max():
-                rows.append(table_row(f"{prefix}score bias at distance {distance}", bias[:, distances == distance]))
+        rows += [
+            table_row(f"{prefix}score bias at distance {distance}", bias[:, distances == distance])
+            for distance in sorted({0, 1, 16, 128, int(distances.max())})
+            if distance <= distances.max()
+        ]
     return rows
 
 

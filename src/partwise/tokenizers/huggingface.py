@@ -134,27 +134,53 @@ def _check_utf8(text: str) -> None:
         raise_lone_surrogate(error)
 
 
+class LibraryTokenizer(Tokenizer):
+    """A tokenizer of the library; `tokenizer_json` is the content of a `tokenizer.json`. Raises ConfigError."""
+
+    def __init__(self, tokenizer_json: dict[str, Any]) -> None:
+        self._tokenizer_json = tokenizer_json
+        self._hf_tokenizer, self._tokens = load_hf_tokenizer(tokenizer_json)
+        self.vocab_size = len(self._tokens)
+        self.missing_ids = [index for index, token in enumerate(self._tokens) if token is None]
+
+    def encode_ascii(self, codes: np.ndarray) -> np.ndarray:
+        return self.encode(as_string(codes))
+
+    def token_bytes(self, index: int) -> bytes:
+        return self._token_bytes[self.check_id(index)]
+
+    def count_bytes(self, ids: np.ndarray) -> int:
+        starts = range(0, len(ids), IDS_PER_CHUNK)
+        return sum(int(self._sizes[ids[start : start + IDS_PER_CHUNK]].sum()) for start in starts)
+
+    def to_dict(self) -> dict[str, Any]:
+        return self._tokenizer_json
+
+    @cached_property
+    def _token_bytes(self) -> list[bytes]:
+        """The bytes of each id."""
+        raise NotImplementedError
+
+    @cached_property
+    def _sizes(self) -> np.ndarray:
+        return np.array([len(content) for content in self._token_bytes], dtype=np.int64)
+
+
 @final
-class ByteLevelBPETokenizer(Tokenizer):
+class ByteLevelBPETokenizer(LibraryTokenizer):
     """Byte-level BPE: 256 ids for the bytes, and one for each merged pair of ids. It encodes any text.
 
     Sennrich, Haddow & Birch 2016, arXiv:1508.07909; over bytes: Radford et al. 2019, "Language Models are Unsupervised
-    Multitask Learners". `tokenizer_json` is the content of a `tokenizer.json`. Raises ConfigError if it is not a
-    byte-level BPE or changes the text.
+    Multitask Learners". Raises ConfigError if it is not a byte-level BPE or changes the text.
     """
 
     def __init__(self, tokenizer_json: dict[str, Any]) -> None:
         if reason := _unsupported_reason(tokenizer_json):
             raise ConfigError(reason)
-        self._tokenizer_json = tokenizer_json
-        self._hf_tokenizer, tokens = load_hf_tokenizer(tokenizer_json)
+        super().__init__(tokenizer_json)
         self._added = [token["content"] for token in tokenizer_json["added_tokens"]]
-        self._token_bytes = _spelled_bytes(tokens, set(self._added))
-        self._sizes = np.array([len(content) for content in self._token_bytes], dtype=np.int64)
-        self.missing_ids = _missing_ids(tokens)
         self._split_points = _split_points(tokenizer_json["pre_tokenizer"])
         self._cache = EncodingCache(self._encode_segments)
-        self.vocab_size = len(self._token_bytes)
 
     def encode(self, text: str) -> np.ndarray:
         _check_utf8(text)
@@ -162,9 +188,6 @@ class ByteLevelBPETokenizer(Tokenizer):
             chunks = list(map(as_string, self.chunks(text, CHUNK_CHARACTERS)))
             return np.fromiter(chain.from_iterable(_encode(self._hf_tokenizer, chunks)), dtype=np.int64)
         return self._cache.encode(self._split_points.segments(text)).astype(np.int64)
-
-    def encode_ascii(self, codes: np.ndarray) -> np.ndarray:
-        return self.encode(as_string(codes))
 
     def chunks(self, text: Text, size: int) -> Iterator[InMemoryText]:
         if self._split_points is None:
@@ -184,15 +207,17 @@ class ByteLevelBPETokenizer(Tokenizer):
     def decode(self, ids: Iterable[int] | np.ndarray) -> str:
         return b"".join(map(self._token_bytes.__getitem__, self.check_ids(ids).tolist())).decode(errors="replace")
 
-    def token_bytes(self, index: int) -> bytes:
-        return self._token_bytes[self.check_id(index)]
-
-    def count_bytes(self, ids: np.ndarray) -> int:
-        starts = range(0, len(ids), IDS_PER_CHUNK)
-        return sum(int(self._sizes[ids[start : start + IDS_PER_CHUNK]].sum()) for start in starts)
-
-    def to_dict(self) -> dict[str, Any]:
-        return self._tokenizer_json
+    @cached_property
+    def _token_bytes(self) -> list[bytes]:
+        """The bytes of each id: what its characters spell, or the text of an added token; none for an id without a token."""
+        byte_values = {character: byte for byte, character in enumerate(byte_characters())}
+        contents, added = list[bytes](), set(self._added)
+        for token in (token or "" for token in self._tokens):
+            try:
+                contents.append(token.encode() if token in added else bytes(map(byte_values.__getitem__, token)))
+            except KeyError:  # it does not spell bytes
+                contents.append(token.encode())
+        return contents
 
 
 def _unsupported_reason(tokenizer_json: dict[str, Any]) -> str | None:
@@ -225,54 +250,20 @@ def _split_points(pre_tokenizer: dict[str, Any]) -> SplitPoints | None:
     return None
 
 
-def _missing_ids(tokens: list[str | None]) -> list[int]:
-    return [index for index, token in enumerate(tokens) if token is None]
-
-
-def _spelled_bytes(tokens: list[str | None], added: set[str]) -> list[bytes]:
-    """The bytes of each id: what its characters spell, or the text of an added token; none for an id without a token."""
-    byte_values = {character: byte for byte, character in enumerate(byte_characters())}
-    contents = []
-    for token in (token or "" for token in tokens):
-        try:
-            contents.append(token.encode() if token in added else bytes(map(byte_values.__getitem__, token)))
-        except KeyError:  # it does not spell bytes
-            contents.append(token.encode())
-    return contents
-
-
 @final
-class HuggingFaceTokenizer(Tokenizer):
+class HuggingFaceTokenizer(LibraryTokenizer):
     """Any other `tokenizer.json`, run by the library as it is; decoding may not restore the text.
 
     An id's text may depend on its position, such as a space that is dropped at the start; the bytes of an id are those
-    it has inside a text. Raises ConfigError.
+    it has inside a text.
     """
-
-    def __init__(self, tokenizer_json: dict[str, Any]) -> None:
-        self._tokenizer_json = tokenizer_json
-        self._hf_tokenizer, self._tokens = load_hf_tokenizer(tokenizer_json)
-        self.vocab_size, self.missing_ids = len(self._tokens), _missing_ids(self._tokens)
 
     def encode(self, text: str) -> np.ndarray:
         _check_utf8(text)
         return np.array(_encode(self._hf_tokenizer, [text])[0], dtype=np.int64)
 
-    def encode_ascii(self, codes: np.ndarray) -> np.ndarray:
-        return self.encode(as_string(codes))
-
     def decode(self, ids: Iterable[int] | np.ndarray) -> str:
         return _decode(self._hf_tokenizer, [self.check_ids(ids).tolist()])[0]
-
-    def token_bytes(self, index: int) -> bytes:
-        return self._token_bytes[self.check_id(index)]
-
-    def count_bytes(self, ids: np.ndarray) -> int:
-        sizes = np.array([len(content) for content in self._token_bytes], dtype=np.int64)
-        return sum(int(sizes[ids[start : start + IDS_PER_CHUNK]].sum()) for start in range(0, len(ids), IDS_PER_CHUNK))
-
-    def to_dict(self) -> dict[str, Any]:
-        return self._tokenizer_json
 
     def decode_stream(self, after: Sequence[int] = ()) -> DecodeStream:
         return TextDecodeStream(self, after, self._byte_ids)

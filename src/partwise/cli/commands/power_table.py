@@ -40,8 +40,7 @@ class TrialTime:
 
     def of(self, seeds: int) -> float:
         """The seconds of all trials; those that are left over for the last round take as long as the others."""
-        rounds = math.ceil(self.arms * seeds / (self.workers * self.machines))
-        return rounds * self.seconds
+        return math.ceil(self.arms * seeds / (self.workers * self.machines)) * self.seconds
 
 
 def plan_numbers(

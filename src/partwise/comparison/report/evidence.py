@@ -255,8 +255,7 @@ def protocol(results: Results) -> Iterator[Table | Paragraph]:
         ["failure", failure_rule(results)],
         ["claims", str(len([claim for claim in results.claims if claim.role == "claim"]))],
     ]
-    for control in results.controls:
-        rows.append([f"control {control.arm}", control_outcome(control)])
+    rows += [[f"control {control.arm}", control_outcome(control)] for control in results.controls]
     if results.provenance.protocol_hash:
         rows.append(["hash of the protocol, before the first run", results.provenance.protocol_hash])
     yield Table(["", ""], rows, left=2, kind="facts")

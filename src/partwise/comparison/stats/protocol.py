@@ -70,13 +70,10 @@ class Rules:
         other than 'undecided' or None, or at the last look. Arms of closed claims need no further runs, and values after a
         claim closed are not read. Without planned looks, all values are judged at once.
         """
-        measured: dict[Claim, Effect] = {}
         if not self.looks:
-            for claim in claims:
-                measured[claim] = self._measure(claim, values, 1, sums)
-            return self._decide(measured)
+            return self._decide({claim: self._measure(claim, values, 1, sums) for claim in claims})
         seeds = sorted(set().union(*(runs.keys() for runs in values.values())))
-        effects: list[Effect] = []
+        measured, effects = dict[Claim, Effect](), list[Effect]()
         for look, n in enumerate(self.looks, start=1):
             open_claims = (
                 [claim for claim, effect in zip(claims, effects, strict=True) if is_open(effect)] if effects else claims

@@ -116,8 +116,7 @@ def read_wandb(path: Path, metric: str | None, pattern: str | None) -> Runs:
     named = name_runs(points, pattern, str(path))
     if other := next((name for name in points if name not in named), None):
         raise ConfigError(f"{path}: run {other!r} does not fit --run-names {pattern!r}: leave out its columns")
-    curves = {run: points[name] for name, run in named.items()}
-    return Runs(curves, metric, [])
+    return Runs({run: points[name] for name, run in named.items()}, metric, [])
 
 
 def _choose(wanted: str | None, known: Mapping[str, object] | set[str], where: str, kind: str) -> str:

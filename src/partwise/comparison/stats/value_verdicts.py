@@ -86,8 +86,8 @@ def _differences_table(effects: Sequence[Effect]) -> list[list[str]]:
             bounds = f"{format_number(e.low, digits)} to {format_number(e.high, digits)}"
             row += [format_number(e.mean, digits), f"{bounds} ({format_percent(e.alpha, complement=True)})"]
             row += ["-" if e.correlation is None else f"{e.correlation:.2f}"]
-        for p in (e.p_failures if e.failed else e.p, e.p_sign_flip, e.p_adjusted):
-            row.append("-" if p is None else format_p(p, e.total_alpha))
+        ps = (e.p_failures if e.failed else e.p, e.p_sign_flip, e.p_adjusted)
+        row += ["-" if p is None else format_p(p, e.total_alpha) for p in ps]
         rows.append([*row, e.verdict or "no verdict"])
     if len(effects) < 2:
         rows = [row[:7] + row[8:] for row in rows]
