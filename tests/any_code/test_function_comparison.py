@@ -88,7 +88,7 @@ def test_a_changed_value_is_refused() -> None:
     assert compare().results.claims == made.results.claims
 
 
-@pytest.mark.parametrize("write", ["plan_record.write_json", "results.results.write_hashed"])
+@pytest.mark.parametrize("write", ["plan_file.write_json", "results.results.write_hashed"])
 def test_a_full_disk_is_one_line_and_the_comparison_goes_on(write: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: Any) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
