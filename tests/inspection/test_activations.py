@@ -17,12 +17,11 @@ from torch.nn import functional as F
 import partwise
 from partwise.config import REGISTRY, ConfigError
 from partwise.inspection import activation_functions
+from partwise.inspection.activation_page import inspect, percentage
 from partwise.inspection.activations import (
     ActivationRecorder,
     ActivationSite,
     ActivationStatistics,
-    inspect,
-    percentage,
     record_activations,
 )
 from partwise.inspection.hooks import find_modules, watch_modules
@@ -340,7 +339,7 @@ def test_page_of_experts_and_a_text(tiny: Any, tmp_path: Path) -> None:
     assert page.title == "activation statistics over 9 tokens"
     names = [row[0] for row in page.rows]
     assert names[:3] == ["0 mixing", "0 attention", "0 ffn.experts: pre"] and names[-1] == "1 stream"
-    assert len(page.figures) == 4 and len(page.rows) == 16
+    assert len(page.figures) == 5 and len(page.rows) == 16
     assert all("expert" in text for text in (page.about, page.figures[0].caption, page.figures[1].caption))
     write_page(tmp_path / "a.html", "tiny", page)
     ids = [part.split('"')[0] for part in (tmp_path / "a.html").read_text().split(' id="')[1:]]

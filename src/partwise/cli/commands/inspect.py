@@ -13,7 +13,7 @@ from partwise.plots.paired_page import pair_pages
 from partwise.run_names import default_run_name, explain_write_errors
 
 INSPECTIONS = {
-    "activations": "activations",
+    "activations": "activation_page",
     "attention": "attention",
     "coordinates": "coordinate_check",
     "cost": "cost",
