@@ -20,7 +20,7 @@ from partwise.cli import main
 from partwise.config import ConfigError
 from partwise.data import IGNORE_INDEX
 from partwise.inspection import logit_lens
-from partwise.inspection.cost import compute_costs
+from partwise.inspection.cost import cache_growth, compute_costs, growth_figure
 from partwise.inspection.subject import find_subject
 from partwise.inspection.widths import with_layers
 from partwise.model.flops import count_flops
@@ -86,6 +86,19 @@ def test_cache_sizes_match_the_papers() -> None:
     assert attention_cache("mingpt", 100, "attention.window=9") == layers * 2 * width * 8
     latent = ("attention=mla", "attention.n_heads=8", "attention.kv_lora_rank=16", "attention.rope_head_dim=4")
     assert attention_cache("mingpt", 100, *latent) == layers * (16 + 4) * 100
+
+
+def test_the_cache_grows_with_the_text_until_the_window_ends_it() -> None:
+    words = ("d_model=32", "n_layers=2", "attention.n_heads=4", "context_length=64")
+    full = partwise.preset("mingpt", *words)
+    assert cache_growth(full, [1, 32, 64]) == [2 * 2 * 32 * length for length in (1, 32, 64)]
+    assert cache_growth(partwise.preset("mingpt", *words, "attention.n_kv_heads=1"), [64]) == [2 * 2 * 8 * 64]
+    windowed = cache_growth(partwise.preset("mingpt", *words, "attention.window=8"), [8, 16, 64])
+    assert windowed[0] < cache_growth(full, [64])[0] and windowed[1] == windowed[2]
+    (figure,) = growth_figure(full, 64)
+    numbers = {(row[0], row[1]): row[2] for row in figure.drawing.rows}
+    assert numbers["this model", 64.0] == pytest.approx(4 * 2 * 2 * 32 * 64 / 2**20)
+    assert "100.0% of what multi-head attention" in figure.caption
 
 
 def test_flops_by_hand() -> None:
@@ -179,7 +192,7 @@ def test_the_command_prints_a_table_and_writes_a_page(
     total = compute_costs(partwise.preset("gemma2", "attention.n_kv_heads=1"))[-1]
     assert f"{total.parameters:,}" in capsys.readouterr().out
     page = Parser((tmp_path / "inspect-cost-gemma2_attention.n-kv-heads=1.html").read_text())
-    assert page.tags.count("svg") == 3 and f"{total.parameters:,}" in page.text
+    assert page.tags.count("svg") == 4 and f"{total.parameters:,}" in page.text
 
 
 def test_two_models_on_one_page(
@@ -191,8 +204,8 @@ def test_two_models_on_one_page(
     for name in ("llama3", "gemma2"):
         parameters = f"{compute_costs(partwise.preset(name))[-1].parameters:,}"
         assert parameters in page.text and parameters in shown
-    assert page.tags.count("svg") == 6
-    assert len([*(tmp_path / "made").iterdir()]) == 18 and "figures: 18 files in made" in shown
+    assert page.tags.count("svg") == 8
+    assert len([*(tmp_path / "made").iterdir()]) == 24 and "figures: 24 files in made" in shown
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,12 @@ from torch import Tensor
 
 from partwise.inspection.subject import Subject
 from partwise.model import ModelConfig, Transformer
+from partwise.plots.drawing import draw
 from partwise.plots.page import Page, PageFigure, bar_chart
+from partwise.plots.plotting import COLORS, legend_above, new_figure, set_integer_ticks
 
 FLOAT32_BYTES = 4
+GROWTH_POINTS = 8
 
 
 @dataclass(frozen=True)
@@ -137,8 +140,59 @@ def inspect(subject: Subject) -> Page:
         "allocating the model.",
         ["part", "parameters", "%", "FLOPs per token", "%", "training memory", "cache per sequence"],
         rows,
-        cost_figures(costs[:-1]),
+        [*cost_figures(costs[:-1]), *growth_figure(config, seq_len)],
     )
+
+
+def cache_growth(config: ModelConfig, lengths: list[int]) -> list[int]:
+    """The elements that all layers cache for one sequence of each of these lengths."""
+    with torch.device("meta"), torch.no_grad():
+        model = Transformer(config)
+        model.reset_backends()
+        sizes = []
+        for length in lengths:
+            tokens = torch.zeros(1, length, dtype=torch.long)
+            cache = model.new_cache(1, length, tokens if model.encoder is not None else None)
+            model(tokens, cache)
+            sizes.append(sum(cache_numel(each) for each in cache.layers))
+    return sizes
+
+
+def growth_figure(config: ModelConfig, seq_len: int) -> list[PageFigure]:
+    """The cache by the length of the text, beside one that stores as many keys and values as the model is wide."""
+    lengths = sorted({max(1, round(seq_len * part / GROWTH_POINTS)) for part in range(1, GROWTH_POINTS + 1)})
+    sizes = cache_growth(config, lengths)
+    if not any(sizes):
+        return []
+    figure, axes = new_figure(3.0, "growth", width=7.5)
+    full = [2 * config.n_layers * config.d_model * length for length in lengths]
+    for name, numbers, color, width in (
+        ("multi-head attention of this width", full, COLORS[7], 1.2),
+        ("this model", sizes, COLORS[1], 2.2),
+    ):
+        axes.plot(
+            [0, *lengths],
+            [0, *(FLOAT32_BYTES * number / 2**20 for number in numbers)],
+            "o-",
+            color=color,
+            linewidth=width,
+            markersize=3,
+            label=name,
+        )
+    axes.set_xlabel("tokens of the text")
+    axes.set_ylabel("MiB in float32")
+    set_integer_ticks(axes)
+    axes.set_ylim(bottom=0)
+    legend_above(axes)
+    ratio = sizes[-1] / full[-1]
+    return [
+        PageFigure(
+            "How the cache grows with the text",
+            draw(figure, "growth"),
+            f"At {seq_len:,} tokens this model caches {format_bytes(FLOAT32_BYTES * sizes[-1])} per sequence, {ratio:.1%} of "
+            "what multi-head attention of its width would. Fewer key and value heads lower the slope; a window ends the growth.",
+        )
+    ]
 
 
 def cost_figures(costs: list[Cost]) -> list[PageFigure]:
