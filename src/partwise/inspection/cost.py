@@ -190,7 +190,7 @@ def growth_figure(config: ModelConfig, seq_len: int) -> list[PageFigure]:
             "How the cache grows with the text",
             draw(figure, "growth"),
             f"At {seq_len:,} tokens this model caches {format_bytes(FLOAT32_BYTES * sizes[-1])} per sequence, {ratio:.1%} of "
-            "what multi-head attention of its width would. Fewer key and value heads lower the slope; a window ends the growth.",
+            "what multi-head attention of its width would. Fewer key and value heads lower the slope; a window ends growth.",
         )
     ]
 
