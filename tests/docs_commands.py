@@ -26,6 +26,7 @@ COMMON = " ".join(f"--common {word}" for word in TINY.split())
 SAME_STEPS = COMMON.replace("--common train.steps=4 ", "")
 SMALL = {
     "partwise train original": f"d_model=16 n_layers=1 encoder_layers=1 train.steps=4 {FEW}",
+    "partwise train mingpt n_layers=0": f"{TINY.replace('n_layers=1 ', '')} encoder_layers=1 train.batch_size=2",
     "partwise train calculator": f"{TINY} {FEW}",
     "partwise train from=": "train.steps=4 train.eval_every=2 train.batch_size=2",
     "partwise compare from=": "--common train.steps=4 --common train.eval_every=2 --common train.batch_size=2",

@@ -64,7 +64,7 @@ def test_json_has_the_numbers_of_the_table() -> None:
 
 
 def test_a_plan_from_numbers_says_which_sd_and_counts_seeds() -> None:
-    out = " ".join(CliRunner().invoke(app, "plan --sd 0.01".split()).output.split())
+    out = " ".join(CliRunner().invoke(app, ["plan", "--sd", "0.01"]).output.split())
     assert "the SD of the difference between two arms trained on the same seed, from --sd" in out
     assert "calling equal arms equivalent takes 36 seeds" in out
     assert "equivalent if equal: how often arms without a difference are called equivalent" in out

@@ -114,6 +114,7 @@ def scope(plan: RunPlan) -> str:
     size = f"{first.train.batch_size} x {first.seq_len} {token_name(first)}s"
     if first.data.paired:
         size = f"{first.train.batch_size} pairs"
+    masked = f" with {first.data.masked_share:.0%} of the tokens masked" if first.data.masked_share else ""
     start = ""
     if first.initial_weights:
         start = f", starting from the weights with SHA-256 {first.initial_weights.sha256[:12]}... for every seed"
@@ -121,7 +122,7 @@ def scope(plan: RunPlan) -> str:
             start += " (tensors that these weights lack were initialized at random; see Shared initialization)"
     return (
         f"This holds for {first.count_parameters()} trained for {first.train.steps:,} steps of "
-        f"{size} on {first.data.name}{start}; "
+        f"{size} on {first.data.name}{masked}{start}; "
         "another model size, number of steps or dataset may give a different answer."
     )
 

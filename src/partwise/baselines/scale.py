@@ -16,6 +16,8 @@ def place_loss(loss: float, ngrams: Mapping[int, float]) -> str:
     worse = [(value, n) for n, value in ngrams.items() if value > loss]
     if not ngrams:
         return ""
+    if set(ngrams) == {1}:
+        return f"{'worse' if better else 'better'} than a unigram model, which predicts the same for every token"
     if not better:
         return f"better than the best n-gram model, {_with_article(min(worse)[1])}"
     if not worse:

@@ -63,6 +63,10 @@ def check_model(
     own = Probe(copy_model(model).float(), state, torch.float32, backends) if backends else None
     own = own or widest_probe(model, seq_len, state)
     lengths = sorted({min(SHORT, seq_len), seq_len})
+    if model.config.encoder_only:  # every position sees all others, and nothing is cached
+        probes = [own] if trained else [own, perturbed_probe(own, seq_len, 0)]
+        gradients = [] if trained else [check_gradients(probes[::-1], seq_len)]
+        return [check_rows(probes, lengths), *gradients, check_evaluation(probes[-1], seq_len)]
     if trained:
         return [*check_dependence([own], lengths), check_evaluation(own, seq_len)]
     random = perturbed_probe(own, seq_len, 0)
@@ -137,6 +141,16 @@ def describe_rows(case: Case, base: Tensor) -> str:
     if change <= case.probe.tolerance:
         return ""
     return f"when other rows change, a row's logits change by {change:.2g} of the largest ({case})"
+
+
+def check_rows(probes: Sequence[Probe], lengths: Sequence[int]) -> Finding:
+    """Whether the logits of a row depend on other rows, in both modes and at every length."""
+    cases = [Case(probe, training, n) for n in lengths for probe in probes for training in (False, True)]
+    for case in cases:
+        base = case.probe.logits(case.training)(case.probe.ids[:, : case.length])
+        if fault := describe_rows(case, base):
+            return finding(ROWS, "", fault, "")
+    return finding(ROWS, "", "", f"when other rows change, a row's logits stay ({len(cases)} cases)")
 
 
 def check_cache(probe: Probe, length: int) -> Finding:

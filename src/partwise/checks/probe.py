@@ -39,7 +39,7 @@ class Probe:
         shape = (ROWS, config.context_length)
         self.ids = torch.randint(config.vocab_size, shape, generator=generator).to(self.device)
         self.source: Tensor | None = None
-        if model.encoder is not None:
+        if config.takes_source:
             length = min(16, config.context_length)
             limit = config.vocab_size if config.padding_idx is None else max(1, config.padding_idx)
             self.source = torch.randint(limit, (ROWS, length), generator=generator).to(self.device)

@@ -24,7 +24,7 @@ def training_rates(
     model = Transformer(config).to(device).train()
     generator = torch.Generator().manual_seed(0)
     tokens = torch.randint(config.vocab_size, (batch_size, config.context_length), generator=generator).to(device)
-    source = tokens if config.encoder_layers else None
+    source = tokens if config.takes_source else None
     seconds: dict[str, list[float]] = {name: [] for name in plans}
     for round_ in range(ROUNDS + WARMUP_ROUNDS):
         for name, plan in plans.items():

@@ -1,20 +1,18 @@
 """Corpora -> shards on disk -> deterministic batches."""
 
 from partwise.data.arithmetic import ProblemSpec
-from partwise.data.batches import eval_windows, sample_windows
+from partwise.data.batches import IGNORE_INDEX, Batch, Examples, eval_windows, sample_windows
 from partwise.data.corpora import Arithmetic, Corpus, Python, Shakespeare, TextFile
 from partwise.data.data_option import parse_data_option
 from partwise.data.documents import Folder, JsonLines
 from partwise.data.examples import (
-    IGNORE_INDEX,
-    Batch,
-    Examples,
     ProblemWindows,
     SequencePairs,
     Windows,
     build_examples,
     problem_lines,
 )
+from partwise.data.masking import MaskedWindows
 from partwise.data.pairs import ArithmeticPairs, PairFile, TextPairs
 from partwise.data.problem_splits import generate_problems
 from partwise.data.problems import solve, split_problems
@@ -30,6 +28,7 @@ __all__ = [
     "Examples",
     "Folder",
     "JsonLines",
+    "MaskedWindows",
     "PairFile",
     "ProblemSpec",
     "ProblemWindows",

@@ -1,11 +1,68 @@
-"""The windows of tokens of a training step and of an evaluation."""
+"""Batches, and the windows of tokens of a training step and of an evaluation."""
 
 import hashlib
 from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol, Self
 
 import numpy as np
 
 from partwise.config import ConfigError
+
+IGNORE_INDEX = -100
+"""A target without loss: padding."""
+
+EVAL_BATCH_TOKENS = 2048
+"""Tokens per evaluation batch; larger batches do not fit the cache and are slower on a CPU."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A model's input, int64: `inputs` (B, T), `targets` (B, T) the tokens to predict, `source` (B, M)."""
+
+    inputs: np.ndarray
+    targets: np.ndarray
+    source: np.ndarray | None = None
+
+    @property
+    def n_targets(self) -> int:
+        """The number of targets with a loss."""
+        return int((self.targets != IGNORE_INDEX).sum())
+
+    @property
+    def target_ids(self) -> np.ndarray:
+        """The ids (N,) of the targets with a loss."""
+        return self.targets[self.targets != IGNORE_INDEX]
+
+    def micro_batches(self, n: int) -> list["Batch"]:
+        """`n` micro-batches of equal size."""
+        sources = [None] * n if self.source is None else np.split(self.source, n)
+        pieces = zip(np.split(self.inputs, n), np.split(self.targets, n), sources, strict=True)
+        return [Batch(*piece) for piece in pieces]
+
+
+class Examples(Protocol):
+    """A split as batches."""
+
+    def batch(self, key: str, seed: int, step: int, size: int) -> Batch:
+        """The batch of one step: a pure function of `key` (the data's hash), `seed` and `step`."""
+        ...
+
+    def eval_batches(self) -> Iterator[Batch]:
+        """Fixed batches in which every predictable token of the split is a target exactly once."""
+        ...
+
+    def targets_per_batch(self, size: int) -> int:
+        """The average number of targets in a batch of `size`."""
+        ...
+
+    def epochs(self, n_targets: int) -> float:
+        """The epochs of training on `n_targets` targets."""
+        ...
+
+    def truncate_like(self, other: Self) -> Self:
+        """The beginning of this split, as long as `other`."""
+        ...
 
 
 def sample_windows(

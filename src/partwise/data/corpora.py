@@ -10,13 +10,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 from pydantic import Field
 
 from partwise.config import (
     ConfigError,
+    Neutral,
     Part,
     decode_text,
     digest,
@@ -55,6 +56,11 @@ class Corpus(Part):
         """Whether a model is trained and scored on the answers of problems only."""
         return False
 
+    @property
+    def masked_share(self) -> float:
+        """The share of tokens that are hidden for a model to predict; 0 if it predicts each token from those before it."""
+        return 0.0
+
     @abstractmethod
     def alphabet(self) -> str:
         """The distinct characters of all splits, sorted."""
@@ -78,6 +84,17 @@ class Corpus(Part):
     def excerpts(self, key: str) -> list[Excerpt]:
         """The texts to compare with prepared ids: as much as can be read at once. `key` varies the positions."""
         return []
+
+
+class TextCorpus(Corpus):
+    """Options of every corpus of running text."""
+
+    mask_rate: Annotated[float, Neutral(0.0)] = Field(0.0, ge=0, le=1)
+    """The share of tokens hidden for an encoder alone to predict, as in BERT: 0.15. 0: predict the next token."""
+
+    @property
+    def masked_share(self) -> float:
+        return self.mask_rate
 
 
 class SyntheticProblems(Corpus):
@@ -194,7 +211,7 @@ class Arithmetic(SyntheticProblems):
 
 
 @part("shakespeare")
-class Shakespeare(Corpus):
+class Shakespeare(TextCorpus):
     """TinyShakespeare, 1,115,394 characters of the plays: the first 90% for training, the rest for validation.
 
     Karpathy, github.com/karpathy/char-rnn. The text is part of the package.
@@ -219,7 +236,7 @@ class Shakespeare(Corpus):
 
 
 @part("python")
-class Python(Corpus):
+class Python(TextCorpus):
     """The standard library of the running Python: every module except tests, 90% of the characters for training.
 
     The split is between two files. The text depends on the version of Python.
@@ -242,7 +259,7 @@ class Python(Corpus):
 
 
 @part("text")
-class TextFile(Corpus):
+class TextFile(TextCorpus):
     """A UTF-8 text file at `path`: the first 90% of the characters for training, the rest for validation."""
 
     path: str

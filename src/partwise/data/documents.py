@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from partwise.config import ConfigError, decode_text, digest, open_to_read, part
-from partwise.data.corpora import MAX_BYTES, Corpus, count_train_documents
+from partwise.data.corpora import MAX_BYTES, TextCorpus, count_train_documents
 from partwise.data.excerpts import Excerpt
 from partwise.tokenizers.text import (
     BLOCK_BYTES,
@@ -35,7 +35,7 @@ DocumentLocation = int | Path
 """Where a document is stored: at an offset in a file, or in its own file."""
 
 
-class Documents(Corpus):
+class Documents(TextCorpus):
     """Many documents joined by `separator`, split between two of them; empty ones are skipped.
 
     The first documents, 90% of the characters, are for training; the others are for validation, except those that also
@@ -162,7 +162,10 @@ class JsonLines(Documents):
                     raise text_changed() from None
 
     def identity(self) -> dict[str, Any]:
-        return {**self.to_stored(), "path": "", "sha256": hash_file(Path(self.path))}
+        options = {
+            key: value for key, value in self.to_stored().items() if key != "mask_rate"
+        }  # the text stays the same
+        return {**options, "path": "", "sha256": hash_file(Path(self.path))}
 
     def size(self) -> int:
         return Path(self.path).stat().st_size

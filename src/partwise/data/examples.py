@@ -1,68 +1,25 @@
 """Training and evaluation batches of a split: windows of one long text, or pairs of sequences."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol, Self
 
 import numpy as np
 
 from partwise.config import ConfigError
-from partwise.data.batches import eval_windows, random_indices, sample_windows
+from partwise.data.batches import (
+    EVAL_BATCH_TOKENS,
+    IGNORE_INDEX,
+    Batch,
+    Examples,
+    eval_windows,
+    random_indices,
+    sample_windows,
+)
 from partwise.data.corpora import Arithmetic, SyntheticProblems
+from partwise.data.masking import MaskedWindows
 from partwise.data.problems import split_problems
 from partwise.data.shards import Dataset
 from partwise.tokenizers import ByteTokenizer, CharacterTokenizer, Tokenizer, WithSpecialTokens
-
-IGNORE_INDEX = -100
-"""A target without loss: padding."""
-
-EVAL_BATCH_TOKENS = 2048
-"""Tokens per evaluation batch; larger batches do not fit the cache and are slower on a CPU."""
-
-
-@dataclass(frozen=True)
-class Batch:
-    """A model's input, int64: `inputs` (B, T), `targets` (B, T) the tokens to predict, `source` (B, M)."""
-
-    inputs: np.ndarray
-    targets: np.ndarray
-    source: np.ndarray | None = None
-
-    @property
-    def n_targets(self) -> int:
-        """The number of targets with a loss."""
-        return int((self.targets != IGNORE_INDEX).sum())
-
-    def micro_batches(self, n: int) -> list["Batch"]:
-        """`n` micro-batches of equal size."""
-        sources = [None] * n if self.source is None else np.split(self.source, n)
-        pieces = zip(np.split(self.inputs, n), np.split(self.targets, n), sources, strict=True)
-        return [Batch(*piece) for piece in pieces]
-
-
-class Examples(Protocol):
-    """A split as batches."""
-
-    def batch(self, key: str, seed: int, step: int, size: int) -> Batch:
-        """The batch of one step: a pure function of `key` (the data's hash), `seed` and `step`."""
-        ...
-
-    def eval_batches(self) -> Iterator[Batch]:
-        """Fixed batches in which every predictable token of the split is a target exactly once."""
-        ...
-
-    def targets_per_batch(self, size: int) -> int:
-        """The average number of targets in a batch of `size`."""
-        ...
-
-    def epochs(self, n_targets: int) -> float:
-        """The epochs of training on `n_targets` targets."""
-        ...
-
-    def truncate_like(self, other: Self) -> Self:
-        """The beginning of this split, as long as `other`."""
-        ...
 
 
 class Windows:
@@ -305,6 +262,8 @@ def build_examples(dataset: Dataset, split: str, seq_len: int, context_length: i
         return SequencePairs(ids, tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id, context_length)
     if isinstance(corpus, Arithmetic) and (corpus.answers_only or (corpus.aligned and split == "train")):
         return build_problem_windows(ids, seq_len, tokenizer, corpus)
+    if corpus.masked_share:
+        return MaskedWindows(ids, seq_len, corpus.masked_share, tokenizer.vocab_size, dataset.hash)
     return Windows(ids, seq_len)
 
 

@@ -6,7 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from partwise.baselines.references import constant_char_accuracy, constant_exact_match, text_references
+from partwise.baselines.references import (
+    constant_char_accuracy,
+    constant_exact_match,
+    text_references,
+    unigram_loss,
+)
 from partwise.config import digest
 from partwise.data import Dataset, ProblemWindows, SequencePairs, build_examples, problem_lines
 from partwise.data.problems import answer_of
@@ -24,8 +29,13 @@ PROBLEM_TOKENS = 4 * FITTED_TOKENS
 def dataset_references(dataset: Dataset) -> dict[str, Any]:
     """N-gram losses on a dataset's validation split; for arithmetic also constant accuracies on its test problems.
 
+    For masked tokens, the unigram loss alone: a model that sees both sides of a token has no n-gram model as its peer.
     Cached in the dataset's folder, since they depend on nothing else, with a hash; if damaged, they are computed again.
     """
+    if dataset.corpus.masked_share:
+        fitted, validation = dataset.split("train")[:FITTED_TOKENS], dataset.split("val")
+        loss = unigram_loss(fitted, validation, dataset.vocab_size)
+        return {"ngrams": [[1, loss]], "fitted_tokens": len(fitted)}
     # the name has the hash because the tuning split uses the same folder
     suffix = "-answers" if dataset.corpus.answers_only else ""
     cache_file = dataset.folder / f"references-{REFERENCES_VERSION}-{dataset.hash[:16]}{suffix}.json"
@@ -45,8 +55,12 @@ def dataset_references(dataset: Dataset) -> dict[str, Any]:
 
 
 def is_plain_text(dataset: Dataset) -> bool:
-    """Whether n-gram models are a scale of its losses: answers to problems and targets of sources follow by rules."""
-    return dataset.corpus.task == "text" and not dataset.corpus.paired
+    """Whether n-gram models are a scale of its losses.
+
+    Answers to problems and targets of sources follow by rules; masked tokens are seen from both sides.
+    """
+    corpus = dataset.corpus
+    return corpus.task == "text" and not corpus.paired and not corpus.masked_share
 
 
 def target_ids(dataset: Dataset, split: str) -> np.ndarray:

@@ -38,6 +38,7 @@ class PartwiseLM(TemplateLM):
         super().__init__()
         trained = open_trained(run, precision)
         self.model, self.lm_tokenizer = trained.model, trained.tokenizer
+        self.model.check_generates()
         self.precision = trained.runtime.precision
         self.specials = self.lm_tokenizer if isinstance(self.lm_tokenizer, WithSpecialTokens) else None
         self.backend = "causal" if self.specials is None else "seq2seq"

@@ -196,7 +196,8 @@ def record_activations(
         for first in range(0, len(tokens), rows):
             chunk = tokens[first : first + rows]
             source_chunk = None if source is None else source[first : first + rows]
-            for stack, ids in (("encoder", source_chunk), ("decoder", chunk)):
+            inputs = {"encoder": source_chunk, "decoder": chunk}
+            for stack, ids in ({"encoder": chunk} if model.config.encoder_only else inputs).items():
                 if ids is not None:
                     recorder.start_pass(stack, ids, padding_idx, 0 if first else pattern_tokens)
             model(chunk, source=source_chunk)

@@ -114,7 +114,7 @@ def attention_statistics(model: Transformer, inputs: Tensor, source: Tensor | No
     statistics = []
     for name, calls in record_calls(model, inputs, source).items():
         kind, layer = kind_and_layer(name)
-        queries = source if kind == "encoder" else inputs
+        queries = source if kind == "encoder" and model.config.takes_source else inputs
         assert queries is not None
         mask = torch.ones_like(queries, dtype=torch.bool) if padding_idx is None else queries != padding_idx
         statistics.append(layer_statistics(kind, layer, calls, mask))
@@ -199,6 +199,8 @@ def inspect(subject: Subject) -> Page:
         kind_and_layer(name): attention_maps(calls)[0] for name, calls in record_calls(model, inputs, source).items()
     }
     labels = {"self": [*map(shorten, subject.token_labels(row.inputs[0]))]}
+    if model.config.encoder_only:
+        labels["encoder"] = labels["self"]
     if row.source is not None:
         labels["encoder"] = [*map(shorten, subject.token_labels(row.source[0]))]
     has_sinks = any(bool(each.sink.any()) for each in statistics)

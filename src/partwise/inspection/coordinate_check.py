@@ -125,7 +125,7 @@ def collect_outputs(model: Transformer, inputs: Tensor, source: Tensor | None) -
         outputs.setdefault(site_kind(name), []).append(value)
 
     stacks = {"": model.blocks} | ({} if model.encoder is None else {r"encoder\.": model.encoder.blocks})
-    last_blocks = "|".join(rf"{prefix}blocks\.{len(blocks) - 1}" for prefix, blocks in stacks.items())
+    last_blocks = "|".join(rf"{prefix}blocks\.{len(blocks) - 1}" for prefix, blocks in stacks.items() if len(blocks))
     branches = r"(encoder\.)?(embed|blocks\.\d+\.(attention|cross|ffn|(attention|cross)\.scores))"
     model.eval()
     with watch_modules(model, rf"{branches}|{last_blocks}|head", record), torch.no_grad():

@@ -49,11 +49,12 @@ def compute_costs(config: ModelConfig, seq_len: int | None = None) -> list[Cost]
         model = Transformer(config)
         model.reset_backends()
         tokens = torch.zeros(1, seq_len, dtype=torch.long)
-        source = tokens if model.encoder is not None else None
+        source = tokens if config.takes_source else None
         with FlopCounterMode(display=False) as counter:
             model(tokens, source=source, mtp_logits=[])
-        cache = model.new_cache(1, seq_len, source)
-        model(tokens, cache)
+        cache = None if config.encoder_only else model.new_cache(1, seq_len, source)
+        if cache is not None:
+            model(tokens, cache)
     parts: dict[str, list[float]] = {}
     for name, parameter in model.named_parameters():
         parts.setdefault(part_of(name), [0, 0, 0])[0] += parameter.numel()
@@ -65,7 +66,7 @@ def compute_costs(config: ModelConfig, seq_len: int | None = None) -> list[Cost]
         if is_part(name):
             parts.setdefault(part_of(f"{name}."), [0, 0, 0])[1] += flops[name] / seq_len
     names = {module: name for name, module in model.named_modules()}
-    for layer, layer_cache in zip(model.cached_layers, cache.layers, strict=True):
+    for layer, layer_cache in zip(model.cached_layers, cache.layers if cache else (), strict=cache is not None):
         parts.setdefault(part_of(f"{names[layer]}."), [0, 0, 0])[2] += cache_numel(layer_cache)
     costs = [Cost(part, int(numbers[0]), numbers[1], int(numbers[2])) for part, numbers in parts.items()]
     assigned = sum(cost.flops for cost in costs)

@@ -24,6 +24,8 @@ def inspect(subject: Subject) -> Page:
         raise ConfigError(
             "inspect length needs a validation split of running text: leave --text out, and give no pairs"
         )
+    if subject.config.model.encoder_only:
+        raise ConfigError("inspect length scores next tokens, which an encoder alone does not predict: set n_layers")
     longest = TIMES * trained_length if subject.requested_seq_len is None else subject.requested_seq_len
     if longest < 2:
         raise ConfigError(f"--seq-len {longest}: must be at least 2, the tokens of the longest window")

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from partwise.compute.float64 import to_float64
+from partwise.config import ConfigError
 from partwise.data import IGNORE_INDEX, Batch
 from partwise.inspection.hooks import watch_modules
 from partwise.inspection.subject import Subject
@@ -113,6 +114,8 @@ def aggregate(metrics: Tensor) -> list[float]:
 
 def inspect(subject: Subject) -> Page:
     """Metrics by layer, and the most likely tokens of one row."""
+    if subject.config.model.encoder_only:
+        raise ConfigError("inspect logit-lens reads the layers of a decoder, and n_layers=0: choose another inspection")
     model, vocab_size = subject.model, subject.config.model.vocab_size
     sample = subject.sample(max(512, min(TOKENS, MAX_LOGITS // vocab_size)))
     batches = list(split_batch(subject, sample, vocab_size))

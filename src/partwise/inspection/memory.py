@@ -168,7 +168,7 @@ def fake_model(config: RunConfig, sdpa: bool = False) -> Transformer:
 def compute_losses(model: Transformer, config: RunConfig, precision: str, rows: int, device: str = "cpu") -> Tensor:
     """The loss of a micro-batch of `rows`, multi-token prediction and the layers included, as `device` computes it."""
     inputs, targets = torch.zeros(2, rows, config.seq_len, dtype=torch.long).unbind()
-    source = inputs if model.encoder is not None else None
+    source = inputs if model.config.takes_source else None
     auxiliary, ahead = list[Tensor](), list[Tensor]()
     autocast = torch.autocast("cpu", torch.bfloat16) if precision == "bfloat16" else nullcontext()
     weight = model.ahead.loss_weight_at(1.0)

@@ -10,7 +10,8 @@ from partwise.compute.float64 import to_float64
 from partwise.config import recipes_by_layer
 from partwise.inspection.position_maps import distance_figure, turns_figure, vectors_figure
 from partwise.inspection.subject import Subject
-from partwise.model.transformer import ModelConfig, Stack, Transformer
+from partwise.model.stack import Stack
+from partwise.model.transformer import ModelConfig, Transformer
 from partwise.parts.contracts import PositionLayer
 from partwise.parts.positions.angles import AngleTable
 from partwise.parts.roles import TensorSpec
@@ -60,7 +61,8 @@ def implements(layer: PositionLayer, method: str) -> bool:
 
 def stacks_by_prefix(model: Transformer) -> dict[str, Stack]:
     """The decoder as '', and the encoder as 'encoder '."""
-    return {"": model} if model.encoder is None else {"": model, "encoder ": model.encoder}
+    stacks: dict[str, Stack] = {} if model.config.encoder_only else {"": model}
+    return stacks if model.encoder is None else {**stacks, "encoder ": model.encoder}
 
 
 @torch.no_grad()
@@ -126,21 +128,32 @@ def inspect(subject: Subject) -> Page:
     figures: list[PageFigure] = []
     norms = {}
     for prefix, stack in stacks_by_prefix(model).items():
-        tokens = source if prefix else inputs
+        tokens = source if prefix and config.takes_source else inputs
         assert tokens is not None
         stack_norms = norms[prefix] = input_norms(stack, tokens, config.context_length, config.padding_idx)
         causal = not prefix
         rows += [*norm_rows(prefix, stack_norms), *layer_rows(prefix, stack.positions, config.context_length, causal)]
         figures += stack_figures(prefix, stack, stack_norms, config)
-    descriptions = [text for method, text in DESCRIPTIONS.items() if implements(model.positions, method)]
-    factor = f", times sqrt({config.d_model}) = {model.embedding_scale:.3g}" if config.scale_embeddings else ""
+    stack = next(iter(stacks_by_prefix(model).values()))
+    descriptions = [text for method, text in DESCRIPTIONS.items() if implements(stack.positions, method)]
+    factor = f", times sqrt({config.d_model}) = {stack.embedding_scale:.3g}" if config.scale_embeddings else ""
+    none = "No position encoding: " + (
+        "an encoder alone sees its text as a set."
+        if config.encoder_only
+        else "only the causal mask reveals the order of tokens."
+    )
     return Page(
         f"positions={config.positions.name}",
-        " ".join(descriptions or ["No position encoding: only the causal mask reveals the order of tokens."])
+        " ".join(descriptions or [none])
         + f" Norms are L2 norms of token embeddings{factor}, over a sample of the validation split.",
         ["quantity", "median", "min", "max"],
         rows,
-        [*figures[:1], *distance_figure(model, inputs, source), *figures[1:], width_figure(config, norms[""])],
+        [
+            *figures[:1],
+            *distance_figure(model, inputs, source),
+            *figures[1:],
+            width_figure(config, next(iter(norms.values()))),
+        ],
     )
 
 

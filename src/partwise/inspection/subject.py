@@ -68,7 +68,8 @@ class Subject:
             ids = tokenizer.encode(self.text)[:limit]
             if not len(ids):
                 raise ConfigError(f"--text {self.text!r} has no tokens: give a longer text")
-            return Batch(ids[None], np.append(ids[1:], IGNORE_INDEX)[None])
+            own = self.config.model.encoder_only  # whose targets are the tokens themselves
+            return Batch(ids[None], (ids if own else np.append(ids[1:], IGNORE_INDEX))[None])
         source, tab, target = self.text.partition("\t")
         if not (source and tab):
             raise ConfigError(f"--text {self.text!r}: give source and target, separated by a tab")
@@ -86,6 +87,8 @@ class Subject:
         names = {}
         if isinstance(tokenizer, WithSpecialTokens):
             names = {tokenizer.pad_id: "<pad>", tokenizer.bos_id: "<start>", tokenizer.eos_id: "<end>"}
+        elif self.config.data.masked_share:
+            names = {tokenizer.vocab_size: "<mask>"}
 
         def text(index: int) -> str:
             known = index < tokenizer.vocab_size  # a model's vocab_size may exceed its tokenizer's

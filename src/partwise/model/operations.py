@@ -7,7 +7,8 @@ from torch import nn
 
 from partwise.config import recipes_by_layer
 from partwise.model.block import Block
-from partwise.model.transformer import ModelConfig, Stack, Transformer
+from partwise.model.stack import Stack
+from partwise.model.transformer import ModelConfig, Transformer
 from partwise.parts.attention.core import AttentionCore
 from partwise.parts.attention.multihead import ValueResidual
 from partwise.parts.contracts import AttentionLayer, PositionLayer, StackEnds
@@ -69,7 +70,8 @@ def operations(model: Transformer, n_tokens: int | None = None) -> Iterator[Mode
 
 
 def stacks(model: Transformer) -> Iterator[tuple[str, Stack]]:
-    yield "", model
+    if not model.config.encoder_only:
+        yield "", model
     if model.encoder is not None:
         yield "encoder.", model.encoder
 

@@ -162,9 +162,18 @@ class RunConfig(Config):
                 raise ConfigError(
                     f"{part.family}={part.name} needs text, but data={self.data.name} contains pairs: set {part.family}=none"
                 )
-        if self.data.paired != (self.model.encoder_layers > 0):
+        masked = self.data.masked_share > 0
+        if masked != self.model.encoder_only and not self.data.paired:
             raise ConfigError(
-                f"data={self.data.name} contains pairs, which need an encoder: set encoder_layers, or use text data"
+                f"data.mask_rate={self.data.masked_share:g} is for an encoder alone: set n_layers=0 and encoder_layers, or "
+                "data.mask_rate=0"
+                if masked
+                else "n_layers=0 is an encoder alone, which predicts masked tokens: set data.mask_rate=0.15, or n_layers"
+            )
+        if self.data.paired != self.model.takes_source:
+            raise ConfigError(
+                f"data={self.data.name} contains pairs, which need an encoder and a decoder: set encoder_layers and "
+                "n_layers, or use text data"
                 if self.data.paired
                 else f"encoder_layers={self.model.encoder_layers} needs a source, but data={self.data.name} has none: "
                 "use pairs, such as data=arithmetic_pairs or a .tsv file, or set encoder_layers=0"
@@ -298,7 +307,7 @@ def resolve_settings(values: dict[str, Any], explicit_vocab_size: bool = False) 
     values = {key: value for key, value in values.items() if key != FROM or value}
     corpus, recipe = Corpus.resolve(values["data"]), TokenizerRecipe.resolve(values["tokenizer"])
     assert isinstance(corpus, Corpus) and isinstance(recipe, TokenizerRecipe)
-    needed = recipe.expected_vocab_size(corpus) + 3 * corpus.paired
+    needed = recipe.expected_vocab_size(corpus) + 3 * corpus.paired + (corpus.masked_share > 0)  # the mask has an id
     if explicit_vocab_size and type(values["vocab_size"]) is int and values["vocab_size"] < needed:
         raise ConfigError(
             f"vocab_size={values['vocab_size']} is smaller than the data's vocabulary, {needed}: omit vocab_size"

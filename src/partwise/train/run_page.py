@@ -223,12 +223,13 @@ def facts(run: StoredRun) -> Iterator[Table]:
         (key, value["part"]) for key, value in config.to_dict().items() if isinstance(value, dict) and "part" in value
     ]
     splits = run.metadata["data"].get("splits", {})
-    layers = f"{model.encoder_layers} encoder and " if model.encoder_layers else ""
+    stacks = ((model.encoder_layers, "encoder layers"), (model.n_layers, "layers"))
+    layers = " and ".join(f"{n} {name}" for n, name in stacks if n)
     rows = [
         ["preset", run.preset or "none named in the command"],
         ["parameters", config.count_parameters().replace(" parameters", "")],
         *([["initialized at random", ", ".join(new)]] if (new := run.metadata.get("new_tensors")) else []),
-        ["size", f"{layers}{model.n_layers} layers, d_model {model.d_model}, context_length {model.context_length}"],
+        ["size", f"{layers}, d_model {model.d_model}, context_length {model.context_length}"],
         ["training FLOPs per token", count(config.flops_per_token())],
         ["parts", ", ".join(f"{key}={name}" for key, name in parts if name != "none")],
         ["data", ", ".join([str(config.data), *(f"{name}: {size:,} tokens" for name, size in splits.items())])],

@@ -86,8 +86,10 @@ def prepare_other(config: RunConfig, data: str, tokenizer: Tokenizer) -> Dataset
     """Other data, encoded by a run's tokenizer. Raises ConfigError."""
     with TemporaryDirectory() as folder:
         tokenizer.save(Path(folder) / "tokenizer.json")
+        masks = config.data.masked_share
         overrides = [
             *flatten({"data": parse_data_option(data)}),
+            *(flatten({"data": {"mask_rate": masks}}) if masks else []),
             *flatten({"tokenizer": {"part": "bpe", "path": folder}}),
         ]
         return RunConfig.from_dict(apply_overrides(config.to_dict(), overrides)).prepare()
@@ -111,9 +113,13 @@ def show_scores(
     nats = known.validation if known else mean_loss(model, validation.eval_batches(), runtime.precision)
     tokens = sum(batch.n_targets for batch in validation.eval_batches())
     answers_only = dataset.corpus.answers_only
+    masked = dataset.corpus.masked_share > 0
     unscored = 0 if dataset.corpus.paired else dataset.tokenizer.count_bytes(dataset.split("val")[:1])
+    n_bytes = dataset.bytes("val") - unscored
+    if masked:
+        n_bytes = sum(dataset.tokenizer.count_bytes(batch.target_ids) for batch in validation.eval_batches())
     # each character of a problem is one byte
-    score = SplitLoss(nats, tokens, tokens if answers_only else dataset.bytes("val") - unscored)
+    score = SplitLoss(nats, tokens, tokens if answers_only else n_bytes)
     train_subset = train.truncate_like(validation)
     training = (
         known.training
@@ -136,14 +142,20 @@ def show_scores(
         scoring = "in answers given their problems"
     elif dataset.corpus.paired:
         scoring = "in targets given their sources"
+    elif masked:
+        scoring = f"in windows of {seq_len} from the tokens on both sides"
     else:
         scoring = f"in windows of {seq_len} without earlier context"
     console.print(f"the validation loss is {place_loss(nats, dict(references['ngrams']))}")
     if is_plain_text(dataset) and (note := far_below([nats], dict(references["ngrams"]))):
         console.print(note, style="bold", markup=False, soft_wrap=True)
+    fitted = f"fitted on {references['fitted_tokens']:,} training tokens"
     console.print(
-        f"{score.tokens:,} tokens, each scored once {scoring}; references fitted on {references['fitted_tokens']:,} "
-        "training tokens, from 2-gram on with Kneser-Ney smoothing"
+        f"{score.tokens:,} masked tokens, each scored once {scoring}; the reference, {fitted}, "
+        "is scored on all validation tokens"
+        if masked
+        else f"{score.tokens:,} tokens, each scored once {scoring}; references {fitted}, from 2-gram on with Kneser-Ney "
+        "smoothing"
     )
     console.print(f"computed in {runtime.precision} on {runtime.device}, with {quantity(runtime.threads, 'thread')}")
     scores: dict[str, Any] = {

@@ -44,6 +44,7 @@ def export_run(
     check_new(folder)
     source, config, metadata = open_run(name)
     model, tokenizer = load_run(source, config, metadata)
+    model.check_generates()
     precision = DTYPES[dtype] if dtype else source_dtype(source, metadata)
     text = model_card(source, config, metadata, command)
     if family == "partwise":

@@ -142,7 +142,10 @@ def train_run(
     console.print()
     attempt("the sample", lambda: show_sample(model, dataset, runtime.precision), print_reason)
     console.print(f"\nsaved to {path}", markup=False, soft_wrap=True)
-    console.print(f"generate more: partwise generate {folder} --prompt ...", markup=False, soft_wrap=True)
+    more = f"generate more: partwise generate {folder} --prompt ..."
+    if config.model.encoder_only:
+        more = f"its attention maps: partwise inspect {folder} attention"
+    console.print(more, markup=False, soft_wrap=True)
     console.print(f"its page with curves: partwise report {folder}", markup=False, soft_wrap=True)
     show_findings(findings)
     return 1 if leaks(findings) and not allow_leak else 0

@@ -131,7 +131,9 @@ def wrap(model: Transformer, **token_ids: int | None) -> PartwiseForCausalLM | P
     """A copy of the model as one of `transformers`, in eval mode.
 
     `token_ids` are pad_token_id, bos_token_id, eos_token_id and decoder_start_token_id, if there are such tokens.
+    Raises ConfigError for an encoder alone.
     """
+    model.check_generates()
     fitted = {
         f"{name}.{key}": list(tensor.shape)
         for name, layer in model.fitted_layers.items()
