@@ -13,7 +13,7 @@ from partwise.comparison.stats.effect import Effect
 from partwise.comparison.stats.intervals import judge
 from partwise.comparison.stats.methods import find_method, newest_method
 from partwise.comparison.stats.noise import pooled_noise
-from partwise.comparison.stats.null_pairs import failure_of
+from partwise.comparison.stats.null_pairs import why_no_noise
 from partwise.comparison.stats.protocol import Claim, Rules
 from partwise.comparison.stats.simulated_power import Design, detectable_effect, one_real_claim, seeds_for_effect
 from simulations import NOISES, SD, START, simulate
@@ -212,7 +212,7 @@ def rounded_called_equivalent(draws: int, method: int | None = None) -> float:
 def calibrations_that_fail(draws: int) -> float:
     """Of A/A pairs whose mean is off by two of their SDs, where 97% of t tests reject."""
     rng = np.random.default_rng(9)
-    return sum(failure_of((rng.standard_normal(8) + 2).tolist()) is not None for _ in range(draws)) / draws
+    return sum(why_no_noise((rng.standard_normal(8) + 2).tolist()) is not None for _ in range(draws)) / draws
 
 
 def covered_if_skewed(draws: int) -> float:

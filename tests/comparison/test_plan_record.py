@@ -25,7 +25,7 @@ from partwise.comparison.ledger.project import code_version, project_ledger
 from partwise.comparison.report import summary
 from partwise.comparison.report.cells import seed_counts
 from partwise.comparison.report.ledger_sentences import ledger_sentences
-from partwise.comparison.report.sections import arm_table
+from partwise.comparison.report.tables import arm_table
 from partwise.comparison.results import Results
 from partwise.comparison.stats.effect import Effect
 from partwise.comparison.stats.methods import METHODS, Method

@@ -11,7 +11,7 @@ import pytest
 from comparisons import ARITHMETIC
 from partwise.ablation import facts
 from partwise.cli import main
-from partwise.comparison.report import contents, rendering
+from partwise.comparison.report import rendering, sections
 from partwise.comparison.results import Results
 from partwise.config import ConfigError
 
@@ -56,7 +56,7 @@ def test_nothing_that_is_shown_costs_the_verdict(
     before, status = verdict_of(finished), run("--require", "ffn=swiglu better")
     assert len(Results.from_json(finished / "runs/c/results.json").arm("mingpt").samples) > 0  # type: ignore[union-attr]
     broken = fail(FAILURES[kind])
-    monkeypatch.setattr(contents, "SECTIONS", tuple((title, (broken,)) for title, _ in contents.SECTIONS))
+    monkeypatch.setattr(sections, "SECTIONS", tuple((title, (broken,)) for title, _ in sections.SECTIONS))
     for module, names in (
         (facts, ("sample_lines", "measure_activations", "describe_task", "describe_arm", "dataset_references")),
         (rendering, ("control_sentence", "_arms", "_small_print", "reference_sentence")),
@@ -77,10 +77,10 @@ def test_nothing_that_is_shown_costs_the_verdict(
     )
     assert all(arm.samples == (f"Not shown: {reason}.",) for arm in results.arms)
     html = (finished / "runs/c/report.html").read_text()
-    assert html.count(f"Not shown: {reason}.") >= len(contents.SECTIONS)
+    assert html.count(f"Not shown: {reason}.") >= len(sections.SECTIONS)
     assert results.effects[0].sentence in " ".join(out.split()) and f"Not shown: {reason}." in out
     lines = [line for line in err.splitlines() if line.startswith("warning:")]
-    assert len(lines) >= len(contents.SECTIONS) and all(
+    assert len(lines) >= len(sections.SECTIONS) and all(
         line.endswith(f"could not be shown: {reason}") for line in lines
     )
     assert "Traceback" not in err
@@ -105,14 +105,14 @@ def test_a_section_loses_only_the_part_that_fails(
     finished: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     results = Results.from_json(finished / "runs/c/results.json")
-    whole = {section.title: section.blocks for section in contents.sections(results)}
-    for number, (title, makers) in enumerate(contents.SECTIONS):
+    whole = {section.title: section.blocks for section in sections.sections(results)}
+    for number, (title, makers) in enumerate(sections.SECTIONS):
         for place in range(len(makers)):
             broken = (*makers[:place], fail(ValueError("x")), *makers[place + 1 :])
             with monkeypatch.context() as patch:
-                table = (*contents.SECTIONS[:number], (title, broken), *contents.SECTIONS[number + 1 :])
-                patch.setattr(contents, "SECTIONS", table)
-                found = {section.title: section.blocks for section in contents.sections(results)}
+                table = (*sections.SECTIONS[:number], (title, broken), *sections.SECTIONS[number + 1 :])
+                patch.setattr(sections, "SECTIONS", table)
+                found = {section.title: section.blocks for section in sections.sections(results)}
             others = [block for block in found.pop(title) if getattr(block, "text", "") != "Not shown: ValueError: x."]
             assert all(block in whole[title] for block in others)
             assert found == {key: blocks for key, blocks in whole.items() if key != title}

@@ -14,7 +14,7 @@ from partwise.comparison.noise_store import (
     configuration_key,
     write_calibration,
 )
-from partwise.comparison.stats.null_pairs import failure_of, flip_p, mean_p, rejected_subsets
+from partwise.comparison.stats.null_pairs import flip_p, mean_p, rejected_subsets, why_no_noise
 from partwise.config import ConfigError
 
 
@@ -113,7 +113,7 @@ def calibrate(
         rejected_subsets=rejected,
         subsets=n_subsets,
         subset_size=subset_size,
-        failure=failure_of(differences),
+        failure=why_no_noise(differences),
         positive_control=controls[0].arm if controls else "",
         control_effect=controls[0].mean if controls else None,
         control_sd=controls[0].sd_difference if controls else None,

@@ -13,7 +13,7 @@ from partwise.comparison.horizons import (
 from partwise.comparison.results import ArmResult, ClaimResult, ControlResult, Results, StepEffect, with_nan
 from partwise.comparison.stats.adjusted import adjusted_mean
 from partwise.comparison.stats.effect import Effect
-from partwise.comparison.stats.intervals import has_failed
+from partwise.comparison.stats.failure import has_failed
 from partwise.comparison.stats.methods import find_method
 from partwise.comparison.stats.power import minimum_detectable_effect
 from partwise.comparison.stats.protocol import Claim, Rules, add_predictions, first_seeds

@@ -23,7 +23,7 @@ from partwise.comparison.report.cells import fraction_interval, with_relative_ch
 from partwise.comparison.report.explanations import write_p
 from partwise.comparison.report.figures import draw_differences
 from partwise.comparison.report.rendering import printable, summary, write_report
-from partwise.comparison.report.sections import Paragraph, pairing, reference_sentence
+from partwise.comparison.report.tables import Paragraph, pairing, reference_sentence
 from partwise.comparison.results import Proportion, Results
 from partwise.comparison.stats.effect import Role
 from partwise.comparison.stats.intervals import judge

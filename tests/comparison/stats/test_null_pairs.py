@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from partwise.comparison.stats.null_pairs import failure_of, mean_p, rejected_subsets, shift_power
+from partwise.comparison.stats.null_pairs import mean_p, rejected_subsets, shift_power, why_no_noise
 
 
 def test_p_and_subsets_agree_with_scipy() -> None:
@@ -22,7 +22,7 @@ def test_p_and_subsets_agree_with_scipy() -> None:
 def test_pairs_that_differ_on_average_fail() -> None:
     """A shift of 1.5 SDs, which relabelings cannot show: they reported 5.2% where the t test rejects 97%."""
     rng = np.random.default_rng(1)
-    shifted = [failure_of(rng.normal(1.5, 1, 16).tolist()) for _ in range(50)]
+    shifted = [why_no_noise(rng.normal(1.5, 1, 16).tolist()) for _ in range(50)]
     assert sum(map(bool, shifted)) > 45 and "--family" in str(shifted[0])
     assert rejected_subsets(rng.normal(1.5, 1, 16).tolist())[0] > 0.5
 
@@ -30,7 +30,7 @@ def test_pairs_that_differ_on_average_fail() -> None:
 @pytest.mark.parametrize("n", [3, 4, 8, 16])
 def test_sound_pairs_rarely_fail(n: int) -> None:
     rng = np.random.default_rng(2)
-    failed = [failure_of(rng.normal(0, 1, n).tolist()) is not None for _ in range(1000)]
+    failed = [why_no_noise(rng.normal(0, 1, n).tolist()) is not None for _ in range(1000)]
     assert np.mean(failed) <= stats.binom.isf(1e-5, 1000, 0.02) / 1000
     rates = [rejected_subsets(rng.normal(0, 1, n).tolist())[0] for _ in range(300)]
     assert abs(np.mean(rates) - 0.05) < 0.04

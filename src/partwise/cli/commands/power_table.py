@@ -57,7 +57,8 @@ def plan_numbers(
     """Print the power of a comparison that is known by its numbers. Raises ConfigError without `sd`."""
     if sd is None:
         raise ConfigError(
-            "plan without a preset needs --sd, the SD of the difference between two arms trained on the same seed, as in --sd 0.01"
+            "plan without a preset needs --sd, the SD of the difference between two arms trained on the same seed, as in "
+            "--sd 0.01"
         )
     designs = make_designs(parse_looks(looks) if looks else (), protocol, claims, margin, alpha, newest_method())
     show_power(compute_power(designs, given_noise(sd), effect), as_json)

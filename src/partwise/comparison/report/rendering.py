@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 from partwise.comparison.report.accuracy import ACCURACIES
 from partwise.comparison.report.backends import missing_kernels
 from partwise.comparison.report.cells import confidence, decimal_places, number, seed_counts
-from partwise.comparison.report.contents import DETAILS, sections
 from partwise.comparison.report.evidence import control_sentence, detail_sentences
 from partwise.comparison.report.explanations import write_p
 from partwise.comparison.report.horizon_section import saved_sentences
 from partwise.comparison.report.ledger_sentences import ledger_sentences
 from partwise.comparison.report.own_parts import leak_sentence
 from partwise.comparison.report.reversals import reversals
-from partwise.comparison.report.sections import REFERENCES_NOTE, loss_references, reference_sentence
+from partwise.comparison.report.sections import DETAILS, sections
+from partwise.comparison.report.tables import REFERENCES_NOTE, loss_references, reference_sentence
 from partwise.comparison.results import Results
 from partwise.comparison.stats.verdict_text import explanations, headline
 from partwise.messages import attempt, not_shown

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from partwise.comparison.stats.effect import DEFAULT_MARGIN, Effect
+from partwise.comparison.stats.failure import has_failed
 from partwise.comparison.stats.families import decide
 from partwise.comparison.stats.group_sequential import check_looks, repeated_p
 from partwise.comparison.stats.rounding import rounding_unit
@@ -25,9 +26,6 @@ from partwise.comparison.stats.samples import (
 )
 from partwise.comparison.stats.tuning_noise import TuningNoise
 from partwise.config import ConfigError
-
-LARGEST = 1e100
-"""A run whose result exceeds this in magnitude failed, which keeps sums finite."""
 
 
 def judge(
@@ -143,13 +141,6 @@ def measure_rounded(
         return effect
     untested = dict.fromkeys(("p", "p_looks", "p_equivalence", "p_sign_flip", "standard_error", "tuning_error", "df"))
     return effect.replace(**untested, sd_difference=None, rounding_unit=unit)
-
-
-def has_failed(value: float, failure: float | None, lower_is_better: bool) -> bool:
-    """Whether a run failed: its value is not finite, or worse than `failure` if that is not None."""
-    if not abs(value) <= LARGEST:
-        return True
-    return failure is not None and (value > failure if lower_is_better else value < failure)
 
 
 def _compare_failures(effect: Effect) -> Effect:

@@ -56,7 +56,7 @@ def shift_power(n: int, shift: float) -> float:
     return paired_t_power(shift * math.sqrt(n), n, CALIBRATION_ALPHA)
 
 
-def failure_of(differences: Sequence[float]) -> str | None:
+def why_no_noise(differences: Sequence[float]) -> str | None:
     """Why these A/A pairs are no measure of noise, in one line with the remedy; None if their mean is compatible with 0."""
     p_t, p_flip = mean_p(differences), flip_p(differences)
     if min(p_t, p_flip) >= CALIBRATION_ALPHA:

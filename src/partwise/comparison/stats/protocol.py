@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 from partwise.comparison.stats.designs import check_design, measure_covariate
 from partwise.comparison.stats.effect import DEFAULT_MARGIN, BaselineDesign, Effect, Role
+from partwise.comparison.stats.failure import has_failed
 from partwise.comparison.stats.group_sequential import DEFAULT_LOOKS, check_looks
-from partwise.comparison.stats.intervals import has_failed
 from partwise.comparison.stats.methods import find_method, newest_method
 from partwise.comparison.stats.tuning_noise import TuningNoise
 from partwise.comparison.stats.verdict_text import SEEDS_ADDED, exploratory_sentence

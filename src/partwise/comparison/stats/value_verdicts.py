@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from rich.cells import cell_len
 
 from partwise.comparison.stats.effect import Effect
-from partwise.comparison.stats.intervals import has_failed
+from partwise.comparison.stats.failure import has_failed
 from partwise.comparison.stats.methods import find_method, newest_method
 from partwise.comparison.stats.number_format import choose_decimals, format_number, format_p, format_percent
 from partwise.comparison.stats.power import minimum_detectable_effect
