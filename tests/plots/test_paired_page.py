@@ -34,6 +34,12 @@ def test_figures_side_by_side_and_both_columns(tmp_path: Path) -> None:
     assert text.count("<svg") == 4 and len(set(ids)) == len(ids) and used <= set(ids)
 
 
+def test_figures_of_both_come_first() -> None:
+    a = Page("a", "", ["part"], [], [bar_chart("only A", [("x", 1, "")], "o"), *page(1, []).figures])
+    both = pair_pages(("a", "b"), (a, page(2, [])))
+    assert [figure.title for figure in both.figures] == ["sizes", "only A: A alone"]
+
+
 def test_a_column_that_is_the_same_for_both_stands_once() -> None:
     both = pair_pages(("a", "b"), (page(1, [("embed", "0.1", "8")]), page(2, [("embed", "0.2", "8")])))
     assert both.columns == ["part", "mean, A", "mean, B", "units"] and both.rows == [["embed", "0.1", "0.2", "8"]]

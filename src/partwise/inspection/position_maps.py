@@ -36,8 +36,8 @@ def vectors_figure(vectors: Tensor, suffix: str = "") -> PageFigure:
     figure, [[left, right]] = new_subplots(4.2, key, columns=2, width=9)
     largest = vectors.abs().max().item() or 1.0
     for axes, values, limit, label, x_label in (
-        (left, vectors, largest, "value", "dimension"),
-        (right, cosines, 1.0, "cosine of two positions", "position"),
+        (left, cosines, 1.0, "cosine of two positions", "position"),
+        (right, vectors, largest, "value", "dimension"),
     ):
         image = axes.imshow(
             values.numpy(), aspect="auto", cmap="RdBu", vmin=-limit, vmax=limit, interpolation="nearest"
@@ -49,8 +49,8 @@ def vectors_figure(vectors: Tensor, suffix: str = "") -> PageFigure:
     return PageFigure(
         f"Which positions are alike{suffix}",
         draw(figure, key),
-        "Left: the vector of each position. Right: blue where two positions have the same direction, white where they are at "
-        "right angles. Neighbors that are alike show as a blue band along the diagonal; a diagonal alone says that the model "
+        "Left: blue where two positions have the same direction, white where they are at right angles. Right: the vector of "
+        "each position. Neighbors that are alike show as a blue band along the diagonal; a diagonal alone says that the model "
         "does not know which positions are near each other.",
     )
 

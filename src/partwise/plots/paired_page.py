@@ -20,7 +20,7 @@ def pair_pages(names: tuple[str, str], pages: tuple[Page, Page]) -> Page:
 
 
 def pair_figures(first: Sequence[PageFigure], second: Sequence[PageFigure]) -> list[PageFigure]:
-    """Figures of the same title with the other's `beside`; what is the same for both once, and the others alone."""
+    """Figures of the same title with the other's `beside` first; what is the same for both once, the others alone."""
     of_b = {figure.title: figure for figure in second}
     paired = []
     for figure in first:
@@ -33,7 +33,7 @@ def pair_figures(first: Sequence[PageFigure], second: Sequence[PageFigure]) -> l
             caption = "" if other.caption == figure.caption else other.caption
             paired.append(replace(figure, beside=replace(other, drawing=renamed(other), caption=caption)))
     alone = [replace(each, title=f"{each.title}: B alone", drawing=renamed(each)) for each in of_b.values()]
-    return paired + alone
+    return sorted(paired + alone, key=lambda figure: figure.beside is None)
 
 
 def renamed(figure: PageFigure) -> Drawing:
