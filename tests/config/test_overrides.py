@@ -265,7 +265,7 @@ def test_a_file_can_name_a_text_like_the_command_line(tmp_path: Path) -> None:
     text.write_text("hello world\n" * 40)
     file.write_text(f"preset: mingpt\ndata: {text}\n")
     expected = run_config("mingpt", data=str(text)).to_dict()
-    assert expected["data"] == {"part": "text", "path": str(text)}
+    assert expected["data"] == {"part": "text", "path": str(text), "mask_rate": 0.0}
     assert run_config(str(file)).to_dict() == run_config("mingpt", f"data={text}").to_dict() == expected
 
 
