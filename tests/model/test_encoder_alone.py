@@ -114,6 +114,7 @@ def test_what_needs_a_next_token_is_refused() -> None:
     for use in (
         lambda: model.new_cache(1),
         lambda: partwise.generate(model, ByteTokenizer(), ["a"]),
+        lambda: partwise.generate(model, ByteTokenizer(), ["a"], cached=False),
         lambda: model(torch.zeros(1, 3, dtype=torch.long), source=torch.zeros(1, 3, dtype=torch.long)),
     ):
         with pytest.raises(ConfigError, match=r"^n_layers=0.*encoder alone[^\n]*$"):
