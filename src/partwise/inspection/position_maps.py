@@ -49,9 +49,9 @@ def vectors_figure(vectors: Tensor, suffix: str = "") -> PageFigure:
     return PageFigure(
         f"Which positions are alike{suffix}",
         draw(figure, key),
-        "Left: blue where two positions have the same direction, white where they are at right angles. Right: the vector of "
-        "each position. Neighbors that are alike show as a blue band along the diagonal; a diagonal alone says that the model "
-        "does not know which positions are near each other.",
+        "Left: blue where two positions have the same direction, white where they are at right angles. Right: the vector "
+        "of each position. Neighbors that are alike show as a blue band along the diagonal; a diagonal alone says that the "
+        "model does not know which positions are near each other.",
     )
 
 

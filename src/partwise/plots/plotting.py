@@ -157,7 +157,7 @@ def step_colors(n: int) -> list[str]:
     from matplotlib import colormaps
     from matplotlib.colors import to_hex
 
-    return [to_hex(colormaps["plasma"](0.2 + 0.55 * index / max(1, n - 1))) for index in range(n)]
+    return [to_hex(colormaps["plasma"](0.3 + 0.48 * index / max(1, n - 1))) for index in range(n)]
 
 
 def set_difference_scale(axes: "Axes", reach: float) -> None:
