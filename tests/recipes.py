@@ -215,9 +215,10 @@ def rounding_effect(model: partwise.Transformer, size: float) -> float:
 
 
 def error(actual: Tensor, expected: Tensor) -> float:
-    """The largest difference, relative to the largest reference value."""
+    """The largest difference, relative to the largest reference value if that is not 0."""
     assert actual.shape == expected.shape
-    return ((actual - expected).abs().max() / expected.abs().max()).item()
+    largest = expected.abs().max()
+    return ((actual - expected).abs().max() / (largest if largest else 1)).item()
 
 
 def split_loss(model: partwise.Transformer, ids: np.ndarray, context: int) -> float:
