@@ -155,7 +155,7 @@ def test_the_command_line_has_it(here: Path, monkeypatch: pytest.MonkeyPatch, ca
     monkeypatch.setattr("sys.argv", ["partwise", "compare", "e.yaml", "--match", "seconds", "--seeds", "2"])
     with pytest.raises(SystemExit):
         main()
-    assert made and made[0].match == "seconds" and made[0].identity()["match"] == "seconds"
+    assert made and made[0].match == "seconds" and made[0].fixed().values["match"] == "seconds"
 
 
 def exit_now() -> None:

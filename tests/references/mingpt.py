@@ -75,7 +75,8 @@ def mingpt_logits(
     if ffn == "swiglu_as_printed":
         for block in model.blocks:
             block.ffn = SwiGLUAsPrinted(block.ffn)
-    return functional_call(model, gpt_weights(tensors), (tokens,), strict=True)
+    weights = {**dict(model.named_buffers()), **gpt_weights(tensors)}  # masks are buffers
+    return functional_call(model, weights, (tokens,), strict=True)
 
 
 def mingpt_shapes(

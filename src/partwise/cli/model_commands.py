@@ -272,7 +272,10 @@ def inspect(
         ),
     ] = None,
     figures: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="Also write each figure as SVG, PNG and CSV into this folder.")
+        Path | None,
+        typer.Option(
+            "--figures", metavar="FOLDER", help="Also write each figure as SVG, PNG and CSV into this folder."
+        ),
     ] = None,
     imports: Import = None,
 ) -> None:

@@ -46,7 +46,7 @@ def inspect(subject: Subject) -> Page:
         [
             *figures,
             *dead_figure(recorder.statistics, initial),
-            stream_figure(subject, tokens, source),
+            *([] if subject.config.model.encoder_only else [stream_figure(subject, tokens, source)]),
             *activation_functions.figures(),
         ],
     )

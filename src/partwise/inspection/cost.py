@@ -161,6 +161,8 @@ def cache_growth(config: ModelConfig, lengths: list[int]) -> list[int]:
 
 def growth_figure(config: ModelConfig, seq_len: int) -> list[PageFigure]:
     """The cache by the length of the text, beside one that stores as many keys and values as the model is wide."""
+    if config.encoder_only:
+        return []
     lengths = sorted({max(1, round(seq_len * part / GROWTH_POINTS)) for part in range(1, GROWTH_POINTS + 1)})
     sizes = cache_growth(config, lengths)
     if not any(sizes):
