@@ -151,7 +151,7 @@ def source_of(model: partwise.Transformer, inputs: Tensor) -> Tensor | None:
     """A source for these inputs, a function of the first token of each row, partly padding."""
     if model.encoder is None:
         return None
-    source = (inputs[:, :1] * 2 + torch.arange(4) * 3 + 1) % (VOCAB - 1)
+    source = (inputs[:, :1] * 2 + torch.arange(4, device=inputs.device) * 3 + 1) % (VOCAB - 1)
     if model.config.padding_idx is not None:
         source[inputs[:, 0] % 2 == 0, 3:] = model.config.padding_idx
     return source

@@ -49,10 +49,10 @@ def sha256_source(script: str) -> str:
 
 
 def code_spans(text: str) -> "Markup":
-    """Text for HTML whose `names between backticks` are code."""
+    """Text for HTML whose `names between backticks` are code; what else stands there may be anyone's, and stays text."""
     from markupsafe import Markup, escape
 
-    return Markup(re.sub(r"`([^`\n]+)`", r"<code>\g<1></code>", str(escape(text))))
+    return Markup(re.sub(r"`([\w.,:=/+*() -]+)`", r"<code>\g<1></code>", str(escape(text))))
 
 
 def whole_options(text: str) -> "Markup":

@@ -12,6 +12,7 @@ from partwise.baselines.scale import place_loss
 from partwise.cli.terminal import console
 from partwise.comparison.results import Results
 from partwise.config import ConfigError, did_you_mean
+from partwise.config.yaml import show
 from partwise.evaluate.references import dataset_references
 from partwise.files import refuse_links
 from partwise.formats.huggingface.family import Family
@@ -172,10 +173,12 @@ def model_card(source: Path, config: RunConfig, metadata: dict[str, Any], comman
     if metadata.get("imported"):
         lines += ["It was imported, not trained here; its publisher's card applies.", ""]
     else:
+        kind, *options = config.data.to_stored().items()
+        data = " ".join([str(kind[1]), *(f"{name}={show(value)}" for name, value in options)])
         lines += [
             "## Data and scores",
             "",
-            f"Trained on `{config.data}` with the tokenizer `{config.tokenizer.name}`.",
+            f"Trained on `{data}` with the tokenizer `{config.tokenizer.name}`.",
             "",
         ]
         lines += [*scores(source, config), *verdicts(source)]
