@@ -100,7 +100,9 @@ def draw_curves(axes: "Axes", answer: StoredAnswer, before: bool) -> None:
 
     series = shown_series(answer, before)
     steps = curve_steps(series)
-    for arm, color in zip(series, COLORS, strict=False):
+    colors = dict(zip(answer.measured["main"], COLORS, strict=False))  # an arm has one color in both figures
+    for arm in series:
+        color = colors[arm]
         for seed in next(iter(series[arm].values())):
             axes.plot(steps, [series[arm][f"loss@{step}"][seed] for step in steps], color=color, lw=0.5, alpha=0.15)
         curve = mean_curve(series, arm)
