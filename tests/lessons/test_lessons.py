@@ -169,6 +169,17 @@ def test_stored_answers_name_their_machine() -> None:
             assert each["precision"] in ("bfloat16", "float32") and each["machine"]
 
 
+def test_a_prediction_after_the_start_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once the plan is fixed, trials may have ended: a prediction is not recorded."""
+    monkeypatch.chdir(tmp_path)
+    folder = Path("runs/lesson-07")
+    folder.mkdir(parents=True)
+    (folder / "compare.json").write_text("{}")
+    reader = lesson_command.Reader(find_lesson(7), Prediction(-1, 1), True, False, 0)
+    reader.predict()
+    assert reader.prediction is None and not project_ledger().path.exists()
+
+
 def test_an_unknown_lesson_names_the_known_ones() -> None:
     with pytest.raises(ConfigError, match="choose one of"):
         find_lesson(99)

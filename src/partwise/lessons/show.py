@@ -1,20 +1,28 @@
-"""A lesson in a notebook: `run`, `answer` and `check`."""
+"""A lesson in a notebook: `run`, `answer` and `check`. The terminal prints the same answer. Only `run` imports torch."""
 
 from typing import Any
 
 from partwise.comparison.progress import ComparisonProgress
 from partwise.console import console
-from partwise.lessons.answers import Measured, find_value, read_answer
-from partwise.lessons.course import LessonRun
+from partwise.lessons.answers import Measured, StoredAnswer, find_value, read_answer
 from partwise.lessons.exercises import EXERCISES
 from partwise.lessons.findings import answer_table, claims_lines, verdict_lines
-from partwise.lessons.lesson import find_lesson
-from partwise.lessons.predictions import Prediction, find_prediction, record_answer, record_prediction
+from partwise.lessons.lesson import Lesson, find_lesson
+from partwise.lessons.predictions import (
+    Prediction,
+    find_prediction,
+    record_answer,
+    record_prediction,
+    share_inside,
+)
+from partwise.messages import quantity
 from partwise.plots.text_table import TextTable
 
 
 def run(number: int, prediction: tuple[float, float] | None = None) -> Measured:
     """Train a lesson's models, after the prediction is in the ledger. The same call resumes, or repeats the values."""
+    from partwise.lessons.course import LessonRun
+
     lesson = find_lesson(number)
     planned = LessonRun.plan(lesson)
     if prediction and not planned.is_started:
@@ -23,19 +31,35 @@ def run(number: int, prediction: tuple[float, float] | None = None) -> Measured:
 
 
 def answer(number: int, measured: Measured) -> None:
-    """Print the values beside those of the stored seeds, and what became of the prediction."""
+    """Print the values beside those of the stored seeds, and whether the prediction held."""
     lesson = find_lesson(number)
-    stored = read_answer(lesson)
+    print_answer(read_answer(lesson), measured)
+    print_prediction(lesson, f"runs/{lesson.name}", measured)
+
+
+def print_answer(stored: StoredAnswer, measured: Measured | None) -> None:
+    """The values, yours too if they are measured, the verdicts, and what larger models said."""
     columns, *rows = answer_table(stored, measured)
     console.print(TextTable(columns, rows, ""))
-    for line in [*verdict_lines(stored, measured), *claims_lines(lesson)]:
+    for line in [*verdict_lines(stored, measured), *claims_lines(stored.lesson)]:
         console.print(line, markup=False)
-    folder = f"runs/{lesson.name}"
+
+
+def print_prediction(lesson: Lesson, folder: str, measured: Measured) -> None:
+    """Whether the prediction in the ledger held, if there is one; the ledger then has the value."""
     if prediction := find_prediction(folder):
         value = find_value(lesson.asked, measured)
         record_answer(lesson, folder, value, prediction)
         inside = "inside" if value in prediction else "outside"
-        console.print(f"your prediction {prediction}: {value:.4g} is {inside}", markup=False)
+        console.print(f"your prediction {prediction}: {value:.4g} is {inside}", style="bold", markup=False)
+        print_share()
+
+
+def print_share() -> None:
+    """How many of the ledger's predictions held."""
+    inside, answered = share_inside()
+    if answered:
+        console.print(f"{inside} of your {quantity(answered, 'prediction')} held", markup=False)
 
 
 def check(number: int, text: Any) -> None:

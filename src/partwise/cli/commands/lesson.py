@@ -9,20 +9,15 @@ import typer
 from rich.markdown import Markdown
 
 from partwise.cli.terminal import console, format_duration, table
+from partwise.comparison.plan_file import PLAN_FILE
 from partwise.config import ConfigError
 from partwise.json_files import write_json
-from partwise.lessons.answers import Measured, find_value, read_answer
+from partwise.lessons.answers import Measured, read_answer
 from partwise.lessons.exercises import EXERCISES
-from partwise.lessons.findings import answer_table, claims_lines, picture_table, verdict_lines
+from partwise.lessons.findings import picture_table
 from partwise.lessons.lesson import PICTURE, SECTIONS, Lesson, all_lessons, find_lesson, with_listings
-from partwise.lessons.predictions import (
-    Prediction,
-    find_prediction,
-    record_answer,
-    record_prediction,
-    share_inside,
-)
-from partwise.messages import quantity
+from partwise.lessons.predictions import Prediction, find_prediction, record_prediction
+from partwise.lessons.show import print_answer, print_prediction, print_share
 from partwise.records import DamagedFileError, read_record
 
 PROGRESS_FILE = Path("runs") / "lessons.json"
@@ -52,7 +47,7 @@ def list_lessons() -> None:
     ]
     console.print(table("The measured course", ["lesson", "question", "minutes", "at"], rows))
     console.print("partwise lesson 2 starts one; it continues where you stopped", markup=False)
-    say_share()
+    print_share()
 
 
 def run_lesson(
@@ -103,6 +98,9 @@ class Reader:
     def read(self, start: str) -> None:
         head = self.lesson.head
         console.print(f"Lesson {self.lesson.number}: {head.title}", style="bold", markup=False)
+        needs = f" It builds on lesson {', '.join(map(str, head.needs))}." if head.needs else ""
+        words = ", ".join(f"partwise parts {word}" for word in head.words)
+        console.print(f"About {head.minutes:g} minutes.{needs} See also: {words}", markup=False)
         for section in SECTIONS[SECTIONS.index(start) if start in SECTIONS else 0 :]:
             if self.interactive:
                 write_progress(self.lesson.number, section)
@@ -147,14 +145,14 @@ class Reader:
             raise LeftError
 
     def predict(self) -> None:
-        """Ask, unless the ledger has a prediction or the run is over."""
+        """Ask, unless the ledger has a prediction or the run has started."""
         asked, known = self.lesson.asked, find_prediction(self.folder)
         if known:
             console.print(f"your prediction, in the ledger: {known} {asked.unit}", markup=False)
             self.prediction = known
             return
-        if (Path(self.folder) / "results.json").exists():
-            console.print("this run is over, so that a prediction would be none", markup=False)
+        if (Path(self.folder) / PLAN_FILE).exists():
+            console.print("this run has started: it is too late for a prediction", markup=False)
             self.prediction = None
             return
         while self.prediction is None and self.asks and self.interactive:
@@ -202,18 +200,9 @@ class Reader:
         answer = read_answer(self.lesson, self.precision)
         if self.lesson.head.picture == "curves":
             console.print(picture_table(answer, before=False))
-        columns, *rows = answer_table(answer, self.measured)
-        console.print(table("", columns, rows))
-        for line in verdict_lines(answer, self.measured):
-            console.print(line, markup=False)
-        for line in claims_lines(self.lesson):
-            console.print(line, markup=False)
-        if self.measured and self.prediction:
-            value = find_value(self.lesson.asked, self.measured)
-            record_answer(self.lesson, self.folder, value, self.prediction)
-            inside = "inside" if value in self.prediction else "outside"
-            console.print(f"your prediction {self.prediction}: {value:.4g} is {inside}", style="bold", markup=False)
-            say_share()
+        print_answer(answer, self.measured)
+        if self.measured:
+            print_prediction(self.lesson, self.folder, self.measured)
 
     def exercise(self) -> None:
         """Ask until the answer is right, or the reader has enough."""
@@ -248,12 +237,6 @@ def check_exercise(lesson: Lesson, text: str) -> int:
     wrong = exercise.check(text)
     console.print(wrong or "right", style="red" if wrong else "green", markup=False)
     return 1 if wrong else 0
-
-
-def say_share() -> None:
-    inside, answered = share_inside()
-    if answered:
-        console.print(f"{inside} of your {quantity(answered, 'prediction')} held", markup=False)
 
 
 def read_progress() -> dict[str, str]:
