@@ -117,10 +117,10 @@ def measure_run(folder: Path, names: Sequence[str]) -> dict[str, float]:
     if missing := [name for name in names if name not in stored]:
         stored |= dict(take(folder, missing))
         write_json(path, stored)
-    return {name: stored[name] for name in names}
+    return {name: stored[name] for name in names if stored[name] is not None}
 
 
-def take(folder: Path, names: Sequence[str]) -> Iterator[tuple[str, float]]:
+def take(folder: Path, names: Sequence[str]) -> Iterator[tuple[str, float | None]]:
     for name in names:
         kind, _, argument = name.partition("@")
         if kind not in MEASURES:

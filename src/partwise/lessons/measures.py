@@ -1,11 +1,14 @@
-"""What lessons measure of a trained model beside its loss. Each takes the folder of a run, and what follows an @."""
+"""What lessons measure of a trained model beside its loss. Each takes the folder of a run, and what follows an @;
+None where it does not apply."""
 
 from collections.abc import Callable
 from pathlib import Path
 
+from partwise.evaluate.lengths import loss_by_length
 from partwise.inspection.attention import attention_statistics
 from partwise.inspection.positions import input_norms
 from partwise.inspection.subject import Subject, find_subject
+from partwise.parts.positions.rotary import Rope
 
 
 def open_run(folder: Path) -> Subject:
@@ -43,7 +46,26 @@ def position_share(folder: Path, when: str) -> float:
     return 1 / norms.ratio.mean().item()
 
 
-MEASURES: dict[str, Callable[[Path, str], float]] = {
+TARGETS = 4096
+"""Targets of a loss by length: its error cancels in differences, since all lengths have the same targets."""
+
+
+def longer(folder: Path, argument: str) -> float | None:
+    """The loss on inputs of a length such as `512`, or `512 ntk` with scaled RoPE, minus that on the length of training."""
+    length, _, scaling = argument.partition(" ")
+    subject = open_run(folder)
+    if scaling and not isinstance(subject.config.model.positions, Rope):
+        return None
+    trained, ids = subject.config.seq_len, subject.dataset.split("val")
+    lengths = (trained, int(length))
+    losses = loss_by_length(
+        subject.model, ids, lengths, trained_length=trained, scaling=scaling or None, max_targets=TARGETS
+    )
+    return losses[int(length)] - losses[trained]
+
+
+MEASURES: dict[str, Callable[[Path, str], float | None]] = {
+    "longer": longer,
     "entropy": entropy,
     "initial entropy": initial_entropy,
     "position share": position_share,
