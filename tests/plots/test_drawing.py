@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from partwise.plots.drawing import draw
-from partwise.plots.page import Page, PageFigure, bar_chart, write_figures, write_page
+from partwise.plots.page import Page, PageFigure, bar_chart, files_of_page, write_figures, write_page
 from partwise.plots.plotting import add_color_scale, new_figure, new_subplots
 
 
@@ -64,7 +64,7 @@ def test_every_figure_is_written_as_svg_png_and_csv(tmp_path: Path) -> None:
     rows = [("embed", 8.0, "8"), ("head", 2.0, "2")]
     chart, other = bar_chart("The sizes", rows, "k"), bar_chart("The sizes", rows[::-1], "k")
     page = Page("t", "about", ["part"], [["x"]], [PageFigure("The sizes", chart.drawing, beside=other), chart])
-    write_figures(tmp_path / "made", page)
+    write_figures(tmp_path / "made", files_of_page(page))
     names = {path.name for path in (tmp_path / "made").iterdir()}
     assert names == {f"The-sizes{side}.{kind}" for side in ("", "-A", "-B") for kind in ("svg", "png", "csv")}
     ElementTree.parse(tmp_path / "made" / "The-sizes-A.svg")

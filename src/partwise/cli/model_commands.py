@@ -14,6 +14,7 @@ from partwise.cli.options import (
     ALLOW_OVERRIDES,
     FLAG,
     Data,
+    Figures,
     Import,
     Json,
     Name,
@@ -271,12 +272,7 @@ def inspect(
             help="Another preset or run: figures side by side, a table with both columns. Overrides hold for both."
         ),
     ] = None,
-    figures: Annotated[
-        Path | None,
-        typer.Option(
-            "--figures", metavar="FOLDER", help="Also write each figure as SVG, PNG and CSV into this folder."
-        ),
-    ] = None,
+    figures: Figures = None,
     imports: Import = None,
 ) -> None:
     """Inspect a preset or a run: print a table and write an HTML page with figures."""

@@ -101,6 +101,10 @@ Name = Annotated[
     str | None,
     typer.Option("--name", metavar="NAME", help="Folder name below runs/. Default: derived from the command."),
 ]
+Figures = Annotated[
+    Path | None,
+    typer.Option("--figures", metavar="FOLDER", help="Also write each figure as SVG, PNG and CSV into this folder."),
+]
 Import = Annotated[
     list[str] | None,
     typer.Option("--import", metavar="MODULE", help="Module or .py file that registers custom parts. Repeatable."),

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from partwise.cli.options import FLAG, Import, Json, app, ledger_app, load_imports
+from partwise.cli.options import FLAG, Figures, Import, Json, app, ledger_app, load_imports
 
 LedgerFile = Annotated[
     Path | None, typer.Option("--file", help="The ledger. Default: runs/ledger.sqlite in the nearest folder with .git.")
@@ -154,10 +154,11 @@ def list_runs(
 @app.command()
 def report(
     target: Annotated[str, typer.Argument(metavar="RUN_OR_COMPARISON", help="Its name under runs/, or its folder.")],
+    figures: Figures = None,
     imports: Import = None,
 ) -> None:
     """Write the page of a run or a comparison, report.html in its folder, and print its path."""
     from partwise.cli.commands.report import report as run
 
     load_imports(imports)
-    run(target)
+    run(target, figures)

@@ -2,14 +2,14 @@
 
 import io
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from partwise.plots.blocks import Cell
-from partwise.plots.plotting import STYLE, to_svg
+from partwise.plots.plotting import STYLE, Svg, to_svg
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -22,29 +22,36 @@ PNG_DPI = 144
 
 @dataclass(frozen=True)
 class Drawing:
-    """The SVG of a figure, and its numbers as `rows` of `columns`; `figure` is what makes its PNG."""
+    """The SVG of a figure, and its numbers as `rows` of `columns`."""
 
     svg: str
     columns: list[str] = field(default_factory=list)
     rows: list[list[Cell]] = field(default_factory=list)
-    figure: "Figure | None" = field(default=None, compare=False)
-
-    def png(self) -> bytes:
-        """The PNG on white; empty without a figure."""
-        import matplotlib
-
-        if self.figure is None:
-            return b""
-        buffer = io.BytesIO()
-        with matplotlib.rc_context(STYLE), warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="Glyph .* missing from font")
-            self.figure.savefig(buffer, format="png", dpi=PNG_DPI, facecolor="white", metadata={"Software": None})
-        return buffer.getvalue()
 
 
 def draw(figure: "Figure", key: str) -> Drawing:
     """The drawing of a finished figure; `key` makes the SVG ids unique within a page."""
-    return Drawing(to_svg(figure, key), *figure_numbers(figure), figure)
+    return Drawing(to_svg(figure, key), *figure_numbers(figure))
+
+
+def png(svg: str, legend: Sequence[tuple[str, str]] = ()) -> bytes:
+    """The figure of an SVG as PNG, with the (color, name) pairs of its legend below it; empty without a figure."""
+    import matplotlib
+    from matplotlib.lines import Line2D
+
+    figure = svg.figure if isinstance(svg, Svg) else None
+    if figure is None:
+        return b""
+    buffer = io.BytesIO()
+    with matplotlib.rc_context(STYLE), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
+        if legend:
+            handles = [Line2D([], [], color=color, lw=2.5, label=name) for color, name in legend]
+            box = figure.legend(handles=handles, loc="outside lower left", ncols=2, frameon=False, fontsize=9)
+            for text in box.get_texts():
+                text.set_parse_math(False)
+        figure.savefig(buffer, format="png", dpi=PNG_DPI, facecolor="white", metadata={"Software": None})
+    return buffer.getvalue()
 
 
 def figure_numbers(figure: "Figure") -> tuple[list[str], list[list[Cell]]]:

@@ -1,15 +1,15 @@
 """Self-contained HTML pages with figures and a table, one per inspection."""
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
 from partwise.files import replace_file
-from partwise.plots.blocks import Figure
+from partwise.plots.blocks import Figure, Section
 from partwise.plots.downloads import csv_text, file_name, svg_text
-from partwise.plots.drawing import Drawing, draw
+from partwise.plots.drawing import Drawing, draw, png
 from partwise.plots.layout import render_page, write_text
 from partwise.plots.plotting import COLORS, new_figure
 
@@ -39,12 +39,7 @@ class PageFigure:
     def files(self) -> dict[str, bytes]:
         """What the figure downloads as, by the end of the file's name; PNG only of a figure that can be drawn again."""
         block = Figure(self.title, columns=self.drawing.columns, rows=self.drawing.rows)
-        files = {
-            "svg": svg_text(block, self.svg).encode(),
-            "png": self.drawing.png(),
-            "csv": csv_text(block.columns, block.rows).encode() if block.rows else b"",
-        }
-        return {name: content for name, content in files.items() if content}
+        return {kind: content for (_, kind), content in figure_files(replace(block, svg=self.svg)).items()}
 
     @property
     def min_width(self) -> int:
@@ -90,16 +85,42 @@ def bar_chart(title: str, rows: Sequence[tuple[str, float, str]], key: str) -> P
     return PageFigure(title, draw(figure, key))
 
 
-def write_figures(folder: Path, page: Page) -> list[Path]:
-    """Write each figure as SVG, PNG and CSV, named after its title; those of a second model end with `-B`."""
+def figure_files(figure: Figure) -> dict[tuple[str, str], bytes]:
+    """(view, kind) -> SVG, PNG and CSV of a figure; '' is the view of one that has no views, and of its numbers."""
+    files = dict[tuple[str, str], bytes]()
+    for view, svg in (figure.views or {"": figure.svg}).items():
+        name = f"-by-{view}" if len(figure.views) > 1 else ""
+        files |= {(name, "svg"): svg_text(figure, svg).encode(), (name, "png"): png(svg, figure.legend)}
+    files["", "csv"] = csv_text(figure.columns, figure.rows).encode() if figure.rows else b""
+    return {name: content for name, content in files.items() if content}
+
+
+def files_of_page(page: Page) -> dict[str, bytes]:
+    """The files of each figure, named after its title; those of a second model end with `-B`."""
+    return {
+        f"{file_name(figure.title)}{side}.{kind}": content
+        for figure in page.figures
+        for each, side in ((figure, "-A" if figure.beside else ""), (figure.beside, "-B"))
+        for kind, content in (each.files if each else {}).items()
+    }
+
+
+def files_of_sections(sections: Sequence[Section]) -> dict[str, bytes]:
+    """The files of each figure of a report, named after its title."""
+    return {
+        f"{file_name(block.title)}{view}.{kind}": content
+        for section in sections
+        for block in section.blocks
+        if isinstance(block, Figure)
+        for (view, kind), content in figure_files(block).items()
+    }
+
+
+def write_figures(folder: Path, files: Mapping[str, bytes]) -> None:
+    """Write SVG, PNG and CSV files of figures by their names."""
     folder.mkdir(parents=True, exist_ok=True)
-    written = []
-    for figure in page.figures:
-        for each, side in ((figure, "-A" if figure.beside else ""), (figure.beside, "-B")):
-            for kind, content in (each.files if each else {}).items():
-                written.append(folder / f"{file_name(figure.title)}{side}.{kind}")
-                replace_file(written[-1], content)
-    return written
+    for name, content in files.items():
+        replace_file(folder / name, content)
 
 
 def write_page(path: Path, name: str, page: Page) -> None:

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from partwise.plots.drawing import Drawing
 from partwise.plots.page import Page, PageFigure
+from partwise.plots.plotting import Svg
 
 SIDES = ("A", "B")
 
@@ -38,7 +39,8 @@ def pair_figures(first: Sequence[PageFigure], second: Sequence[PageFigure]) -> l
 
 def renamed(figure: PageFigure) -> Drawing:
     """The drawing with other ids: two figures of a page may not share one."""
-    return replace(figure.drawing, svg=re.sub(r'(\bid="|href="#|url\(#)', r"\g<1>b-", figure.svg))
+    text = re.sub(r'(\bid="|href="#|url\(#)', r"\g<1>b-", figure.svg)
+    return replace(figure.drawing, svg=Svg(text, figure.svg.figure) if isinstance(figure.svg, Svg) else text)
 
 
 def pair_tables(a: Page, b: Page) -> tuple[list[str], list[list[str]]]:

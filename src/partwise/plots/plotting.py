@@ -61,7 +61,18 @@ def new_subplots(
     return figure, grid
 
 
-def to_svg(figure: "Figure", key: str, x: str = "", y: str = "") -> str:
+class Svg(str):
+    """An `<svg>` element, with the figure that its PNG is made from."""
+
+    def __new__(cls, text: str, figure: "Figure | None" = None) -> "Svg":
+        made = super().__new__(cls, text)
+        made.figure = figure
+        return made
+
+    figure: "Figure | None"
+
+
+def to_svg(figure: "Figure", key: str, x: str = "", y: str = "") -> Svg:
     """The figure as an `<svg>` element without prolog, metadata or style sheet; its ids start with `key`.
 
     Text of any script stays text: the browser has the glyphs that matplotlib's default font lacks. `x` and `y` name the
@@ -85,7 +96,8 @@ def to_svg(figure: "Figure", key: str, x: str = "", y: str = "") -> str:
     svg = re.sub(r'(?<=\bd=")[^"]*', lambda path: _shorten_path(path[0]), svg)
     svg = re.sub(r' transform="rotate\(-?0 [^"]*"', "", re.sub(r"\n\s*", "\n", svg))
     axes = f" {_describe_axes(figure, x, y)}" if x else ""
-    return re.sub(r'<svg\b[^>]*?viewBox="([^"]*)"[^>]*>', rf'<svg viewBox="\1" aria-hidden="true"{axes}>', svg, count=1)
+    start = rf'<svg viewBox="\1" aria-hidden="true"{axes}>'
+    return Svg(re.sub(r'<svg\b[^>]*?viewBox="([^"]*)"[^>]*>', start, svg, count=1), figure)
 
 
 def _shorten_path(path: str) -> str:

@@ -16,7 +16,7 @@ from partwise.config.overrides import difference
 from partwise.data import Dataset
 from partwise.evaluate.references import dataset_references, is_plain_text
 from partwise.messages import attempt
-from partwise.plots.blocks import Cell, Figure, Makers, Paragraph, Table, make_sections
+from partwise.plots.blocks import Cell, Figure, Makers, Paragraph, Section, Table, make_sections
 from partwise.plots.cells import capitalize_first, count, format_value
 from partwise.plots.colors import ARM_COLORS
 from partwise.plots.curves import Line, draw_scale, draw_views, numbers_of
@@ -38,7 +38,11 @@ def write_run_page(name: str | Path) -> Path:
 
     Without the data, which may have moved, the page lacks the n-gram scale and the sample.
     """
-    run = StoredRun(*open_run(name))
+    return write_page_of(StoredRun(*open_run(name)))
+
+
+def write_page_of(run: "StoredRun") -> Path:
+    """As `write_run_page`, of a run that is already open."""
     path = run.folder / "report.html"
     values = {
         "title": run.folder.resolve().name,
@@ -49,7 +53,7 @@ def write_run_page(name: str | Path) -> Path:
         "failed": "diverged" in run.result,
         "note": run.problem,
         "version": run.metadata["machine"].get("partwise", ""),
-        "sections": make_sections(run, SECTIONS, {}),
+        "sections": run.sections,
     }
     with explain_write_errors(path):
         write_text(path, render_page("train/run_page.html.jinja", values))
@@ -101,6 +105,11 @@ class StoredRun:
         if (dataset := self.dataset) is None:
             return {}
         return attempt("the n-gram scale", lambda: dict(dataset_references(dataset)["ngrams"]), lambda reason: {})
+
+    @cached_property
+    def sections(self) -> list[Section]:
+        """The sections of its page."""
+        return make_sections(self, SECTIONS, {})
 
     @property
     def unit(self) -> str:

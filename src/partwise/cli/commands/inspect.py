@@ -5,10 +5,11 @@ from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 
+from partwise.cli.commands.report import save_figures
 from partwise.cli.terminal import console, table
 from partwise.config import ConfigError, did_you_mean, digest
 from partwise.inspection.subject import check_seq_len, find_subject
-from partwise.plots.page import Page, write_figures, write_page
+from partwise.plots.page import Page, files_of_page, write_page
 from partwise.plots.paired_page import pair_pages
 from partwise.run_names import default_run_name, explain_write_errors
 
@@ -77,9 +78,7 @@ def inspect_target(
     with explain_write_errors(path):
         write_page(path, name, page)
     if figures is not None:
-        with explain_write_errors(figures):
-            written = write_figures(figures, page)
-        console.print(f"figures: {len(written)} files in {figures}", markup=False)
+        save_figures(figures, files_of_page(page))
     console.print(f"page: {path}", markup=False)
 
 

@@ -20,7 +20,7 @@ from partwise.comparison.report.tables import REFERENCES_NOTE, loss_references, 
 from partwise.comparison.results import Results
 from partwise.comparison.stats.verdict_text import explanations, headline
 from partwise.messages import attempt, not_shown
-from partwise.plots.blocks import without_empty_columns
+from partwise.plots.blocks import Section, without_empty_columns
 from partwise.plots.cells import NONE, count, percent
 from partwise.plots.layout import render_page, template_environment, write_text
 
@@ -39,11 +39,12 @@ TERMINAL_COLORS = {
 }
 
 
-def write_report(results: Results, folder: Path) -> None:
-    """Write `report.html` and `report.md` into `folder`, each atomically. Unknown values are omitted."""
+def write_report(results: Results, folder: Path) -> list[Section]:
+    """Write `report.html` and `report.md` into `folder`, each atomically; their sections. Unknown values are omitted."""
     page = _page(results)
     for name, render in RENDERERS.items():
         write_text(folder / name, render(page))
+    return page["sections"]
 
 
 def show_report(results: Results, folder: Path) -> None:
