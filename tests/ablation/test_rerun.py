@@ -101,9 +101,11 @@ def test_other_code_machines_and_data_are_named(finished: tuple[Path, Comparison
             "machine": {**certificate.machine, "torch": "1.0"},
             "code": certificate.code.model_copy(update={"sources": "0" * 64}),
             "seeds_per_process": 8,
+            "runtime": {**certificate.runtime, "kernel_build": "another"},
         }
     )
-    torch, code, seeds = differences_here(other)
+    torch, kernels, code, seeds = differences_here(other)
+    assert kernels.startswith("build ") and kernels.endswith(" of the kernels, not another")
     assert torch.endswith("not 1.0") and code == "other source files" and seeds.endswith("not 8")
     with pytest.raises(ConfigError, match="the data of c differs from that"):
         rerun(certificate.model_copy(update={"data": "0" * 64}), 1)

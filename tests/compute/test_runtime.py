@@ -1,6 +1,8 @@
 """Backends and precision follow the settings and the machine, and a run never changes them."""
 
 import os
+import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -80,3 +82,17 @@ def test_threads_that_would_end_the_process_are_refused() -> None:
     with pytest.raises(ConfigError, match=f"train.threads=100000: this machine has {cores} cores; more threads"):
         choose_runtime(TrainConfig(threads=100_000))
     assert choose_runtime(TrainConfig(threads=4 * cores)).threads == 4 * cores
+
+
+def test_a_run_keeps_the_build_of_its_kernels() -> None:
+    """Another build rounds otherwise: a run that began with one is refused by another; older runs do not name theirs."""
+    chosen = choose_runtime(TrainConfig(device="cpu"))
+    assert re.fullmatch(r"[0-9a-f]{12}", chosen.kernel_build)
+    chosen.check()
+    replace(chosen, kernel_build="").check()
+    with pytest.raises(
+        ConfigError, match=rf"build other of the C\+\+ kernels, and here they are build {chosen.kernel_build}"
+    ):
+        replace(chosen, kernel_build="other").check()
+    torch_alone = TrainConfig(device="cpu", attention_backend="eager", ffn_backend="eager", block_backend="eager")
+    assert choose_runtime(torch_alone).kernel_build == ""

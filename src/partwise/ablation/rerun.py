@@ -17,6 +17,7 @@ from partwise.comparison.trials.job import RUNS
 from partwise.comparison.trials.local import LocalExecutor
 from partwise.compute.runtime import Runtime, machine_info
 from partwise.config import ConfigError
+from partwise.kernels.library import kernel_build
 from partwise.train.config import RunConfig
 from partwise.train.own_parts import has_own, leaks
 
@@ -92,7 +93,10 @@ def check_repeatable(certificate: Certificate) -> None:
 def make_trial(certificate: Certificate, folder: Path, arm: str, seed: int, imports: Sequence[str]) -> RunTrial:
     config = RunConfig.from_stored(certificate.arms[arm]).with_seed(seed)
     plan: Any = certificate.computation[origin_of(arm, certificate.computation)]
-    runtime: dict[str, Any] = certificate.runtime
+    runtime: dict[str, Any] = {
+        **certificate.runtime,
+        "kernel_build": "",
+    }  # another build is a difference, as another machine is
     return prepare_run(
         folder, arm, seed, config, Runtime(**runtime), plan, imports, "partwise verify", certificate.protocol.metric
     )
@@ -102,6 +106,8 @@ def differences_here(certificate: Certificate, imports: Sequence[str] = ()) -> l
     """The differences from the machine that ran the trials; without any, repeated values are equal bit for bit."""
     here, there = machine_info(), certificate.machine
     found = [f"{name} {here[name]}, not {there.get(name)}" for name in here if here[name] != there.get(name)]
+    if (built := certificate.runtime.get("kernel_build")) and built != kernel_build():
+        found.append(f"build {kernel_build() or 'none'} of the kernels, not {built}")
     code = code_version(imports)
     if code["sources"] != certificate.code.sources or code["imports"] != certificate.code.imports:
         found.append("other source files")

@@ -8,7 +8,7 @@ import numpy
 import torch
 
 from partwise.config import ConfigError
-from partwise.kernels.library import kernels_available
+from partwise.kernels.library import kernel_build, kernels_available
 from partwise.kernels.threads import kernel_threads, set_threads
 from partwise.machine import hardware
 from partwise.version import __version__
@@ -66,6 +66,8 @@ class Runtime:
     kernels: bool = False
     compile: bool = False
     deterministic: bool = False
+    kernel_build: str = ""
+    """The kernels' build; empty without them, and in runs that are older than this field."""
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -76,6 +78,11 @@ class Runtime:
             raise ConfigError(
                 "this run was started with the C++ kernels, which do not compile here (see above): install a C++ "
                 "compiler, resume on the original machine, or start over with --fresh"
+            )
+        if self.kernel_build and self.kernel_build != kernel_build():
+            raise ConfigError(
+                f"this run was started with build {self.kernel_build} of the C++ kernels, and here they are build "
+                f"{kernel_build()}, which rounds otherwise: resume where it started, or start over with --fresh"
             )
 
     def with_threads(self, threads: int) -> "Runtime":
@@ -118,7 +125,8 @@ def choose_runtime(train: RuntimeSettings) -> Runtime:
             f"train.deterministic=true is supported on CPU only, not with train.device={device}: leave it out, or "
             "use train.device=cpu"
         )
-    return Runtime(device, precision, train.threads or kernel_threads(), kernels, compiled, train.deterministic)
+    built = kernel_build() if kernels else ""
+    return Runtime(device, precision, train.threads or kernel_threads(), kernels, compiled, train.deterministic, built)
 
 
 def check_threads(threads: int | None) -> None:

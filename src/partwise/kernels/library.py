@@ -1,14 +1,17 @@
 """The compiled kernels of this machine: one shared library per kernel, with a plain C interface."""
 
 import ctypes
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from partwise.config import ConfigError
+from partwise.files import file_sha256
 from partwise.kernels import build
 from partwise.machine import cache_folder
 from partwise.messages import print_message
@@ -25,6 +28,15 @@ def kernels_available() -> bool:
         with ThreadPoolExecutor() as pool:  # run the compilers in parallel
             list(pool.map(load_library, others))
     return all(load_library(name) is not None for name in KERNELS)
+
+
+@lru_cache
+def kernel_build() -> str:
+    """A hash of the machine code of all kernels: another compiler rounds otherwise. Empty without kernels."""
+    if not kernels_available():
+        return ""
+    found = [file_sha256(Path(library._name)) for library in map(load_library, KERNELS) if library is not None]
+    return hashlib.sha256("".join(found).encode()).hexdigest()[:12]
 
 
 @lru_cache

@@ -326,5 +326,5 @@ def shared_facts(config: RunConfig, dataset: Dataset, runtime: Runtime) -> dict[
         "the data": dataset.hash[:12],
         "the device": runtime.device,
         "the precision": runtime.precision,
-        "kernels": str(runtime.kernels),
+        "kernels": runtime.kernel_build or str(runtime.kernels),
     }
