@@ -8,7 +8,7 @@ DOCS_STAMP := .venv/.docs-installed
 # without bytecode on disk, every worker and process of the tests compiles every file again
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup setup-locked demo lessons test test-all test-times wheel test-combinations test-inductor test-accelerator test-distributed test-sanitized test-interop test-tokenizers test-statistics test-docs test-notebooks test-mutations test-planted test-tiers test-reliability test-wheel test-lowest test-newest docs generate check check-style check-types check-tests format clean bench bench-long bench-peers accelerator
+.PHONY: setup setup-locked demo lessons test test-all test-times wheel wheels test-combinations test-inductor test-accelerator test-distributed test-sanitized test-interop test-tokenizers test-statistics test-docs test-notebooks test-mutations test-planted test-tiers test-reliability test-wheel test-lowest test-newest docs generate check check-style check-types check-tests format clean bench bench-long bench-peers accelerator
 
 setup: $(STAMP)
 
@@ -155,6 +155,12 @@ test-newest:
 wheel: setup
 	rm -rf dist
 	$(BIN)/python -m build --outdir dist . > /dev/null
+
+# kernels compiled ahead for four platforms, and a wheel without (a quarter of an hour); PLATFORM=linux-x86_64 for one
+wheels: setup
+	test -x build/wheel-builder/bin/python || $(PYTHON) -m venv build/wheel-builder
+	build/wheel-builder/bin/python -m pip install $(QUIET) build hatchling ziglang==0.17.1
+	build/wheel-builder/bin/python wheels.py $(PLATFORM)
 
 QUIET := --quiet --disable-pip-version-check --constraint constraints.txt
 fresh_env = rm -rf $(1) && $(PYTHON) -m venv $(1)

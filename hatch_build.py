@@ -1,18 +1,21 @@
-"""The description of a package index: README.md with links that lead somewhere there. Run by hatchling when it builds.
+"""Run by hatchling when it builds: the description for a package index, and the kernels of a wheel.
 
-An index knows no other file of the project, so that a relative link is dead on it. `pages` and `images` of
-pyproject.toml are the public addresses of the source tree for reading and for raw files; each ends with a slash. While they
-are empty, a link becomes its text, a picture becomes its caption, and a last line says where both are.
+The description is README.md. An index knows no other file of the project, so that a relative link is dead on it. `pages` and
+`images` of pyproject.toml are the public addresses of the source tree for reading and for raw files; each ends with a slash.
+While they are empty, a link becomes its text, a picture becomes its caption, and a last line says where both are.
 """
 
+import json
+import os
 import re
 from pathlib import Path
 from typing import Any
 
 try:
+    from hatchling.builders.hooks.plugin.interface import BuildHookInterface
     from hatchling.metadata.plugin.interface import MetadataHookInterface
 except ImportError:  # the tests have no hatchling
-    MetadataHookInterface = object  # type: ignore[assignment,misc]
+    MetadataHookInterface = BuildHookInterface = object  # type: ignore[assignment,misc]
 
 LINK = re.compile(r"^```.*?^```|(!?)\[([^\]]*)\]\((?!https?://|#)([^)\s]+)\)", re.DOTALL | re.MULTILINE)
 """A relative link or picture; a fenced block matches whole, without groups, and stays."""
@@ -45,3 +48,13 @@ class IndexDescription(MetadataHookInterface):
         readme = (Path(self.root) / "README.md").read_text(encoding="utf-8")
         text = description(readme, self.config["pages"], self.config["images"])
         metadata["readme"] = {"content-type": "text/markdown", "text": text}
+
+
+class Kernels(BuildHookInterface):
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        """With PARTWISE_WHEEL=FOLDER, add the kernels that wheels.py has compiled, for the platform that its file names."""
+        if (folder := os.environ.get("PARTWISE_WHEEL")) and version == "standard":
+            manifest = json.loads((Path(folder) / "kernels.json").read_text(encoding="utf-8"))
+            build_data["force_include"][folder] = "partwise/kernels/built"
+            build_data["tag"] = f"py3-none-{manifest['platform']}"
+            build_data["pure_python"] = manifest["platform"] == "any"

@@ -187,6 +187,7 @@ BARE_READS = {
     ("cli.completion", "Path(__file__).with_name('completions.json').read_text(encoding='utf-8')"),
     ("data.corpora", "TINYSHAKESPEARE_FILE.read_bytes()"),
     ("kernels.build", "file.read_text(encoding='utf-8')"),
+    ("kernels.prebuilt", "path.read_text(encoding='utf-8')"),
     ("plots.layout", "folder.joinpath(name).read_text('utf-8')"),
     # files of the system
     ("cli.signals", "os.open(os.devnull, os.O_RDWR)"),

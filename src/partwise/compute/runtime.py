@@ -9,6 +9,7 @@ import torch
 
 from partwise.config import ConfigError
 from partwise.kernels.library import kernel_build, kernels_available
+from partwise.kernels.prebuilt import named_build
 from partwise.kernels.threads import kernel_threads, set_threads
 from partwise.machine import hardware
 from partwise.version import __version__
@@ -80,9 +81,11 @@ class Runtime:
                 "compiler, resume on the original machine, or start over with --fresh"
             )
         if self.kernel_build and self.kernel_build != kernel_build():
+            same = named_build(self.kernel_build)
+            where = f"with PARTWISE_KERNELS={same}" if same else "where it started"
             raise ConfigError(
                 f"this run was started with build {self.kernel_build} of the C++ kernels, and here they are build "
-                f"{kernel_build()}, which rounds otherwise: resume where it started, or start over with --fresh"
+                f"{kernel_build()}, which rounds otherwise: resume {where}, or start over with --fresh"
             )
 
     def with_threads(self, threads: int) -> "Runtime":

@@ -2,6 +2,7 @@
 
 import ctypes
 import hashlib
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
@@ -12,7 +13,7 @@ import torch
 
 from partwise.config import ConfigError
 from partwise.files import file_sha256
-from partwise.kernels import build
+from partwise.kernels import build, prebuilt
 from partwise.machine import cache_folder
 from partwise.messages import print_message
 
@@ -35,16 +36,18 @@ def kernel_build() -> str:
     """A hash of the machine code of all kernels: another compiler rounds otherwise. Empty without kernels."""
     if not kernels_available():
         return ""
+    if prebuilt.wheel() is not None:
+        return prebuilt.variant().build
     found = [file_sha256(Path(library._name)) for library in map(load_library, KERNELS) if library is not None]
     return hashlib.sha256("".join(found).encode()).hexdigest()[:12]
 
 
 @lru_cache
 def load_library(name: str) -> ctypes.CDLL | None:
-    """Load one kernel, compiling it on first use; if that fails, print why to stderr and return None."""
+    """Load one kernel, the wheel's or one that is compiled on first use; None if that fails, with the reason on stderr."""
     try:
-        return build.load(name, cache_folder("kernels"))
-    except (build.BuildError, ConfigError) as error:
+        return build.load(name, cache_folder("kernels")) if prebuilt.wheel() is None else prebuilt.load(name)
+    except (build.BuildError, prebuilt.PrebuiltError, ConfigError) as error:
         if str(error) not in _reported:
             print_message(f"C++ kernel {name} is unavailable, falling back to torch: {error}")
         _reported.add(str(error))
@@ -79,7 +82,25 @@ _reported: set[str] = set()
 def openmp_parallel() -> int | None:
     """The address of GOMP_parallel in torch's own OpenMP runtime: a second runtime's threads would compete for the cores."""
     try:
+        if sys.platform == "win32":
+            return kmpc_parallel(ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libiomp5md.dll")))
         # a lookup through torch's module finds the runtime that torch links, even if others are loaded
-        return ctypes.cast(ctypes.CDLL(torch._C.__file__).GOMP_parallel, ctypes.c_void_p).value
-    except (OSError, AttributeError):
+        return address(ctypes.CDLL(torch._C.__file__).GOMP_parallel)
+    except (OSError, AttributeError) as error:
+        if torch.get_num_threads() > 1:
+            print_message(f"the C++ kernels run on one thread: torch's OpenMP runtime is not found ({error})")
         return None
+
+
+def kmpc_parallel(runtime: ctypes.CDLL) -> int | None:
+    """The address of a function like GOMP_parallel, by the interface of a runtime that lacks it; None without our library."""
+    names = ("__kmpc_fork_call", "__kmpc_push_num_threads", "__kmpc_global_thread_num")
+    functions = [ctypes.c_void_p(address(getattr(runtime, name))) for name in names]
+    if (library := load_library("openmp")) is None:
+        return None
+    library.set_runtime(*functions)
+    return address(library.parallel)
+
+
+def address(function: Any) -> int | None:
+    return ctypes.cast(function, ctypes.c_void_p).value
