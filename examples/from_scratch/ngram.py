@@ -49,11 +49,12 @@ class KneserNey:
 
     def probability(self, context: tuple[int, ...], token: int) -> float:
         p = 1 / self.vocab_size
-        for length, (counts, taken, total, mass) in enumerate(self.orders[: len(context) + 1]):
+        orders = self.orders[: len(context) + 1]
+        for length, (counts, taken, total, mass) in enumerate(orders):
             seen = context[len(context) - length :]  # the last `length` tokens
             if total[seen]:
                 c = counts[(*seen, token)]
-                p = (c - taken[min(c, 3)]) / total[seen] + mass[seen] / total[seen] * p
+                p = (c - taken[min(c, 3)] + mass[seen] * p) / total[seen]
         return p
 
     def loss(self, ids: list[int]) -> float:

@@ -9,15 +9,20 @@ import pytest
 from typer.testing import CliRunner
 
 from lazy_imports import lazy_module
+from partwise.baselines.scale import ngram_name
 from partwise.cli import app
 from partwise.comparison.ledger.project import project_ledger
 from partwise.config import ConfigError
 from partwise.lessons.answers import ALPHA, answer_file, expected, find_value, judge, per_seed, read_answer
+from partwise.lessons.exercises import FOUR_GRAM
+from partwise.lessons.findings import picture_table
 from partwise.lessons.lesson import CHOOSING, SECTIONS, STORED, Quantity, all_lessons, find_lesson, with_listings
 from partwise.lessons.predictions import Prediction
 
 course = lazy_module("partwise.lessons.course")
 run_comparison = lazy_module("partwise.ablation.run_comparison")
+evaluate_references = lazy_module("partwise.evaluate.references")
+train_config = lazy_module("partwise.train.config")
 lesson_command = lazy_module("partwise.cli.commands.lesson")
 
 LESSONS = all_lessons()
@@ -59,6 +64,21 @@ def test_the_text_of_a_lesson_fits_the_terminal(number: int) -> None:
         screens = list(lesson_command.screens(text, 80, 24 - lesson_command.BESIDE))
         assert all(lesson_command.shown_lines(screen, 80) <= 24 - lesson_command.BESIDE for screen in screens)
         assert "".join("".join(screens).split()) == "".join(text.split())
+
+
+def test_numbers_have_a_screen_of_their_own(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The table of a lesson follows its text after Enter. Text that is no terminal's has every line of code whole."""
+    reader = lesson_command.Reader(LESSONS[3], None, False, True, 0)
+    monkeypatch.setattr(reader, "go_on", lambda: print("ENTER"))
+    for section, table in (("The problem", "loss after steps"), ("The answer", "loss after steps")):
+        reader.show(section)
+        shown = capsys.readouterr().out
+        assert shown.count("ENTER") == 2 and shown.index("ENTER") < shown.index(table) < shown.rindex("ENTER")
+    reader.show("The idea")
+    lines = capsys.readouterr().out.splitlines()
+    assert set(with_listings(LESSONS[3].sections["The idea"]).splitlines()) <= set(lines)
 
 
 def test_the_answer_of_other_seeds_lies_in_the_prediction_interval() -> None:
@@ -183,3 +203,14 @@ def test_a_prediction_after_the_start_is_none(tmp_path: Path, monkeypatch: pytes
 def test_an_unknown_lesson_names_the_known_ones() -> None:
     with pytest.raises(ConfigError, match="choose one of"):
         find_lesson(99)
+
+
+def test_the_references_of_a_lesson_are_those_of_its_text() -> None:
+    """N-gram models fitted on its training split; the exercise of lesson 1 asks to pass one of them."""
+    data = train_config.run_config("mingpt", data="shakespeare").prepare()
+    ngrams = {ngram_name(n): round(loss, 4) for n, loss in evaluate_references.dataset_references(data)["ngrams"]}
+    for lesson in LESSONS.values():
+        assert lesson.head.references.items() <= ngrams.items()
+    assert LESSONS[1].head.references["4-gram"] == FOUR_GRAM
+    table = picture_table(read_answer(LESSONS[1]), before=True)
+    assert table.rows[-2:] == [["4-gram", "", "", "", "", "1.719"], ["5-gram", "", "", "", "", "1.561"]]

@@ -1,4 +1,4 @@
-"""Measures of trained models, computed here in another way."""
+"""What lessons measure of a model, on models for which the value is known or computed here in another way."""
 
 from pathlib import Path
 
@@ -8,15 +8,50 @@ from torch.nn import functional as F
 from typer.testing import CliRunner
 
 import partwise
-from lazy_imports import lazy_module
 from partwise.cli import app
+from partwise.inspection.subject import Subject, find_subject
+from partwise.lessons import measures
 
-measures = lazy_module("partwise.lessons.measures")
-SMALL = ["d_model=16", "n_layers=1", "attention.n_heads=2", "context_length=16", "train.steps=3", "train.batch_size=2"]
+SMALL = ["d_model=32", "n_layers=2", "attention.n_heads=4", "context_length=16", "ffn.bias=true"]
+
+
+def stand_in(monkeypatch: pytest.MonkeyPatch, *words: str) -> Subject:
+    """A preset in place of a trained run."""
+    subject = find_subject("mingpt", [*SMALL, *words], data="shakespeare")
+    monkeypatch.setattr(measures, "open_run", lambda folder: subject)
+    return subject
+
+
+def test_dead_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A quarter of the units start dead; then those of one of two layers are all killed."""
+    subject = stand_in(monkeypatch, "init=dead_units", "init.share=0.25")
+    with torch.no_grad():
+        subject.model.blocks[1].ffn.up.bias.fill_(-1e3)
+    assert measures.dead_share(Path(), "start") == 0.25
+    assert measures.dead_share(Path(), "end") == (0.25 + 1) / 2
+
+
+def test_weight_on_the_tokens_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Query t of a head without queries weighs t + 1 keys alike; of several heads, the best is measured."""
+    subject = stand_in(monkeypatch)
+    with torch.no_grad():
+        for block in subject.model.blocks:
+            block.attention.qkv.weight[:32].zero_()  # of queries
+    for back in (1, 3):
+        even = sum(1 / (t + 1) for t in range(back, 16)) / (16 - back)
+        assert measures.weight_back(Path(), f"end {back}") == pytest.approx(even, rel=1e-6)
+        assert measures.weight_back(Path(), f"start {back}") != pytest.approx(even, rel=1e-3)
+    maps = torch.zeros(2, 3, 4, 4)
+    maps[:, 1] = torch.diag(torch.tensor([0.5, 0.25, 0.75]), -1)
+    maps[:, 2] = torch.diag(torch.tensor([0.5, 0.25]), -2)
+    assert measures.largest_weight_back(maps, 1) == 0.5 and measures.largest_weight_back(maps, 2) == 0.375
+
+
+RUN = ["d_model=16", "n_layers=1", "attention.n_heads=2", "context_length=16", "train.steps=3", "train.batch_size=2"]
 
 
 def trained(positions: str) -> Path:
-    words = [*SMALL, f"positions={positions}", "train.validation_estimator=random", "--name", positions]
+    words = [*RUN, f"positions={positions}", "train.validation_estimator=random", "--name", positions]
     result = CliRunner().invoke(app, ["train", "mingpt", "--data", "shakespeare", *words])
     assert result.exit_code == 0, result.output
     return Path("runs", positions)
@@ -32,7 +67,7 @@ def test_longer_compares_the_same_characters(tmp_path: Path, monkeypatch: pytest
     ends = torch.arange(64, len(ids), 8)
     ends = ends[torch.linspace(0, len(ends) - 1, 8, dtype=torch.float64).round().long()]
     for scaling, words in (("", ["positions=rope"]), (" ntk", ["positions=rope_ntk", "positions.factor=4"])):
-        changed = [*SMALL[:3], *words, "context_length=64"]
+        changed = [*RUN[:3], *words, "context_length=64"]
         longer = partwise.Transformer(partwise.preset("mingpt", *changed, vocab_size=subject.config.model.vocab_size))
         longer.load_state_dict(subject.model.state_dict(), strict=False)
         loss = {}

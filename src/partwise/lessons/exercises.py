@@ -176,7 +176,7 @@ def check_head(text: str) -> str | None:
     if weight == 1:
         return "A weight of exactly 1 is that of the first token on itself. Average over the queries after it."
     if weight <= 0.5:
-        return f"{weight:g} is not above 0.5. With RoPE, a head of the first layer is the likelier one."
+        return f"{weight:g} is not above 0.5. After 500 steps, a head of layer 1 is the likelier one."
     return None
 
 

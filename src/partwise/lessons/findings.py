@@ -38,6 +38,8 @@ def picture_table(answer: StoredAnswer, before: bool) -> TextTable:
     for arm in series:
         curve = dict(zip(steps, mean_curve(series, arm), strict=True))
         rows.append([label(answer.lesson, arm), *(f"{curve[step]:.3f}" for step in shown)])
+    for name, loss in answer.lesson.head.references.items():
+        rows.append([name, *[""] * (len(shown) - 1), f"{loss:.3f}"])
     return TextTable(["loss after steps", *(f"{step:,}" for step in shown)], rows, "")
 
 
@@ -110,6 +112,9 @@ def draw_curves(axes: "Axes", answer: StoredAnswer, before: bool) -> None:
         at = (steps[-1], curve[-1])
         text = label(answer.lesson, arm)
         axes.annotate(text, at, (5, 0), textcoords="offset points", va="center", color=color)
+    for name, loss in answer.lesson.head.references.items():
+        axes.axhline(loss, color="#9aa0a6", lw=0.8, ls="--", zorder=0)
+        axes.annotate(name, (0, loss), (3, 2), textcoords="offset points", size=9, color="#5f6368")
     axes.set_xlabel("training steps")
     axes.set_ylabel("validation loss, nats per character")
     axes.set_xlim(0, steps[-1] * 1.3)

@@ -4,6 +4,7 @@ The command line, the site and the notebook show the same page. Nothing here imp
 """
 
 import re
+import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,8 +28,8 @@ HEAD = re.compile(r"\A---\n(.*?)\n---\n(.*)\Z", re.DOTALL)
 GENERATED = re.compile(r"<!-- answer -->.*?<!-- end -->\n?", re.DOTALL)
 """What a page repeats from the stored answer: `make generate` writes it, and a terminal prints its own."""
 PICTURE = re.compile(r"!\[([^]]*)\]\(\S+\)\n*")
-LISTING = re.compile(r"```\{literalinclude\} \S*?/?from_scratch/(\S+)\n:pyobject: (\w+)\n(?::\S+:.*\n)*```\n")
-"""A function of examples/from_scratch."""
+LISTING = re.compile(r"```\{literalinclude\} \S*?/?from_scratch/(\S+)\n:pyobject: ([\w.]+)\n(?::\S+:.*\n)*```\n")
+"""A function, class or method (`Class.method`) of examples/from_scratch."""
 
 SECTIONS = ("The problem", "The idea", "Your prediction", "The run", "The answer", "An exercise")
 """The headings of every lesson, in this order."""
@@ -60,6 +61,9 @@ class Head(Config):
     labels: dict[str, str] = Field(default_factory=dict, description="Arm -> its name in figures.")
     picture: Literal["curves", "dots", "bars"] = Field(
         "curves", description="What the figure shows: losses, or quantities."
+    )
+    references: dict[str, float] = Field(
+        default_factory=dict, description="Losses that a figure of curves has as horizontal lines, by name."
     )
     problem: list[str] = Field(
         description="What the first figure shows of it, which must not tell the predicted quantity."
@@ -160,9 +164,12 @@ def program(file: str) -> str:
 
 
 def listing(file: str, name: str) -> str:
-    """The source of a function of examples/from_scratch."""
+    """The source of a function, class or method of examples/from_scratch."""
     source = (examples_folder() / file).read_text(encoding="utf-8")
-    found = re.search(rf"^(?:@.*\n)*(?:def|class) {name}\b.*?(?=^\S|\Z)", source, re.DOTALL | re.MULTILINE)
-    if found is None:
-        raise ConfigError(f"examples/from_scratch/{file} has no function {name}")
-    return found[0].rstrip() + "\n"
+    for each in name.split("."):  # a method within its class
+        found = re.search(rf"^(?:@.*\n)*(?:def|class) {each}\b.*?(?=^\S|\Z)", source, re.DOTALL | re.MULTILINE)
+        if found is None:
+            raise ConfigError(f"examples/from_scratch/{file} has no function {name}")
+        head, _, body = found[0].partition("\n")
+        source = textwrap.dedent(body)
+    return f"{head}\n{body}".rstrip() + "\n"

@@ -4,8 +4,11 @@ None where it does not apply."""
 from collections.abc import Callable
 from pathlib import Path
 
+from torch import Tensor
+
 from partwise.evaluate.lengths import loss_by_length
-from partwise.inspection.attention import attention_statistics
+from partwise.inspection.attention import attention_maps, attention_statistics, record_calls
+from partwise.inspection.dead_units import dead_shares
 from partwise.inspection.positions import input_norms
 from partwise.inspection.subject import Subject, find_subject
 from partwise.parts.positions.rotary import Rope
@@ -34,11 +37,15 @@ def initial(subject: Subject) -> Subject:
     return Subject(subject.name, subject.config, subject.folder)
 
 
+def open_at(folder: Path, when: str) -> Subject:
+    """The model of a run before training, `start`, or after it, `end`."""
+    subject = open_run(folder)
+    return initial(subject) if when == "start" else subject
+
+
 def position_share(folder: Path, when: str) -> float:
     """The norm of the position vectors over that of the embeddings that they are added to, before or after training."""
-    subject = open_run(folder)
-    if when == "start":
-        subject = initial(subject)
+    subject = open_at(folder, when)
     config = subject.config.model
     inputs, _ = subject.tensors(subject.sample())
     norms = input_norms(subject.model, inputs, config.context_length, config.padding_idx)
@@ -64,9 +71,31 @@ def longer(folder: Path, argument: str) -> float | None:
     return losses[int(length)] - losses[trained]
 
 
+def dead_share(folder: Path, when: str) -> float:
+    """The share of hidden units that are zero for every token, over all layers, before or after training."""
+    subject = open_at(folder, when)
+    shares = dead_shares(subject.model, *subject.tensors(subject.sample()))
+    return sum(shares) / len(shares)
+
+
+def weight_back(folder: Path, argument: str) -> float:
+    """The mean weight on the token so many before the query, of the head with the largest: `start 2`, `end 1`."""
+    when, back = argument.split()
+    subject = open_at(folder, when)
+    calls = record_calls(subject.model, *subject.tensors(subject.sample())).values()
+    return max(largest_weight_back(attention_maps(each), int(back)) for each in calls)
+
+
+def largest_weight_back(maps: Tensor, back: int) -> float:
+    """Over the heads of maps (B, H, T, T): the mean over queries that have so many tokens before them."""
+    return maps.diagonal(-back, dim1=-2, dim2=-1).double().mean((0, 2)).max().item()
+
+
 MEASURES: dict[str, Callable[[Path, str], float | None]] = {
     "longer": longer,
+    "dead share": dead_share,
     "entropy": entropy,
     "initial entropy": initial_entropy,
     "position share": position_share,
+    "weight back": weight_back,
 }

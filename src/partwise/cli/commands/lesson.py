@@ -113,12 +113,14 @@ class Reader:
         match section:
             case "The problem":
                 if self.lesson.head.problem:
+                    self.go_on()
                     console.print(picture_table(read_answer(self.lesson), before=True))
             case "Your prediction":
                 self.predict()
             case "The run":
                 self.train()
             case "The answer":
+                self.go_on()  # the numbers have a screen of their own
                 self.answer()
             case "An exercise":
                 self.exercise()
@@ -128,6 +130,9 @@ class Reader:
     def page(self, section: str) -> None:
         """The text, a screen at a time."""
         text = PICTURE.sub("", with_listings(self.lesson.sections[section]))
+        if not console.is_terminal:  # Markdown would cut long lines of code
+            console.print(f"\n{section}\n\n{text}", markup=False)
+            return
         height = console.height if self.interactive else sys.maxsize
         for number, screen in enumerate(screens(text, console.width, height - BESIDE)):
             if number:
