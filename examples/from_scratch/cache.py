@@ -5,19 +5,22 @@ from torch import Tensor
 
 
 class Cache:
-    """The keys and values of all tokens so far: a new token needs them again, and they never change."""
+    """The keys and values of all tokens so far, which never change."""
 
     def __init__(self) -> None:
         self.k: Tensor | None = None
         self.v: Tensor | None = None
 
     def append(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        self.k = k if self.k is None else torch.cat([self.k, k], dim=2)  # (B, K, T, E) -> (B, K, S, E)
-        self.v = v if self.v is None else torch.cat([self.v, v], dim=2)
-        return self.k, self.v
+        if self.k is not None and self.v is not None:
+            k = torch.cat([self.k, k], dim=2)  # (B, K, T, E) -> (B, K, S, E)
+            v = torch.cat([self.v, v], dim=2)
+        self.k, self.v = k, v
+        return k, v
 
     def bytes(self) -> int:
-        return sum(t.numel() * t.element_size() for t in (self.k, self.v) if t is not None)
+        kept = [t for t in (self.k, self.v) if t is not None]
+        return sum(t.numel() * t.element_size() for t in kept)
 
 
 def split_heads(x: Tensor, n_head: int) -> Tensor:

@@ -5,25 +5,25 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-Branch = Callable[[Tensor], Tensor]
+Layer = Callable[[Tensor], Tensor]
 """Attention, a feed-forward layer or a norm: (B, T, D) -> (B, T, D)."""
 
 
-def pre_norm(x: Tensor, branches: list[Branch], norms: list[Branch]) -> Tensor:
-    """The sum passes every block untouched, and so does its gradient."""
+def pre_norm(x: Tensor, branches: list[Layer], norms: list[Layer]) -> Tensor:
+    """The sum passes every layer untouched, and so does its gradient."""
     for branch, norm in zip(branches, norms, strict=True):
         x = x + branch(norm(x))
     return x
 
 
-def post_norm(x: Tensor, branches: list[Branch], norms: list[Branch]) -> Tensor:
-    """As in the original: the norm rescales the sum, and the gradient with it, once per branch."""
+def post_norm(x: Tensor, branches: list[Layer], norms: list[Layer]) -> Tensor:
+    """As in the original: each norm rescales the sum, and its gradient."""
     for branch, norm in zip(branches, norms, strict=True):
         x = norm(x + branch(x))
     return x
 
 
-def no_residual(x: Tensor, branches: list[Branch], norms: list[Branch]) -> Tensor:
+def no_residual(x: Tensor, branches: list[Layer], norms: list[Layer]) -> Tensor:
     """Every branch replaces x: what it loses is lost."""
     for branch, norm in zip(branches, norms, strict=True):
         x = branch(norm(x))

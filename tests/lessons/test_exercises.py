@@ -18,6 +18,7 @@ RIGHT = {
     5: ["0.919", "0,919 nats", "0.9187"],
     6: ["0 3 0.62", "layer 1, head 7: 0.51"],
     7: ["0.01", "0.005", "0.02 nats"],
+    8: ["0.002,0.006", "2e-3 and 6e-3"],
     9: ["768000", "768,000 bytes"],
     10: ["size, steps and rate", "the number of parameters, the steps, the learning rate"],
     11: [
@@ -93,6 +94,14 @@ WRONG = {
         "0.001": "could not be equivalent",
         "0.5": "1000 of 600 steps",
         "small": "margin in nats",
+    },
+    8: {
+        "0.004,0.006": "At 0.004, ",
+        "0.002,0.004": "stored runs learned",
+        "0.006,0.002": "lower rate first",
+        "0.001,0.006": "did not run at 0.001",
+        "0.004": "two rates",
+        "at the high one": "two rates",
     },
     9: {
         str(CACHE_BYTES // 2): "keys AND values",

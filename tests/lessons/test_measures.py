@@ -1,5 +1,6 @@
 """What lessons measure of a model, on models for which the value is known or computed here in another way."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import partwise
 from partwise.cli import app
 from partwise.inspection.subject import Subject, find_subject
 from partwise.lessons import measures
+from partwise.train.config import RunConfig
 
 SMALL = ["d_model=32", "n_layers=2", "attention.n_heads=4", "context_length=16", "ffn.bias=true"]
 
@@ -78,3 +80,32 @@ def test_longer_compares_the_same_characters(tmp_path: Path, monkeypatch: pytest
             loss[length] = F.cross_entropy(logits.flatten(0, 1).double(), rows[:, -8:].flatten()).item()
         assert measures.longer(folder, f"64{scaling}") == pytest.approx(loss[64] - loss[16], abs=2e-6)
     assert measures.longer(trained("none"), "64 ntk") is None
+
+
+@pytest.fixture
+def opened(tiny: Callable[..., RunConfig], monkeypatch: pytest.MonkeyPatch) -> RunConfig:
+    """The config of a small model, which stands for every run."""
+    config = tiny("attention.n_heads=4", "attention.n_kv_heads=2")
+    model = Subject("tiny", config, Path())
+    monkeypatch.setattr("partwise.lessons.measures.open_run", lambda folder: model)
+    return config
+
+
+def test_the_size_of_a_cache(opened: RunConfig) -> None:
+    """Keys and values of two layers, for 2 heads of 4 numbers and 10 tokens, each number of 4 bytes."""
+    assert opened.model.d_model == 16
+    assert measures.cache_size(Path(), "10") == 2 * 2 * 2 * 4 * 10 * 4 / 1024
+
+
+def test_the_digits_of_cached_logits(opened: RunConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All that float32 has, and two where one logit is off by a hundredth of the largest."""
+    assert 5.5 < measures.cached_digits(Path(), "8") < 8
+    computed = measures.cached_logits
+
+    def wrong(model, tokens, cuts):
+        logits = computed(model, tokens, cuts)
+        logits[1, 2, 3] += 0.01 * logits.abs().max()
+        return logits
+
+    monkeypatch.setattr("partwise.lessons.measures.cached_logits", wrong)
+    assert measures.cached_digits(Path(), "8") == pytest.approx(2.0, abs=1e-3)

@@ -46,35 +46,61 @@ class Expected:
 def per_seed(quantity: Quantity, measured: Measured) -> dict[int, float]:
     """The measure of the quantity's arm on each seed, minus that of the arm that it is compared with. Raises ConfigError."""
     series = measured[quantity.run]
-    values = series[quantity.arm][quantity.measure]
+    values = seed_values(series[quantity.arm], quantity.measure)
     if quantity.against is None:
         return dict(values)
-    against = series[quantity.against][quantity.measure]
+    against = seed_values(series[quantity.against], quantity.measure)
     return {seed: value - against[seed] for seed, value in values.items() if seed in against}
 
 
+def seed_values(measures: Mapping[str, Mapping[int, float]], name: str) -> Mapping[int, float]:
+    """A measure of one arm on each seed. `loss above X` is 1 for a run whose loss ends above X or is not finite, else 0."""
+    measure, above, threshold = name.partition(" above ")
+    if not above:
+        return measures[name]
+    return {seed: float(not value <= float(threshold)) for seed, value in measures[measure].items()}
+
+
 def find_value(quantity: Quantity, measured: Measured) -> float:
-    """The mean or the SD over seeds; nan if a run failed."""
+    """The mean or the SD over seeds, nan if a run failed; or the share."""
     values = list(per_seed(quantity, measured).values())
     if not all(map(math.isfinite, values)):
         return math.nan
-    return mean(values) if quantity.statistic == "mean" else sd(values)
+    return sd(values) if quantity.statistic == "sd" else mean(values)
 
 
 def expected(quantity: Quantity, stored: Measured, seeds: int) -> Expected:
     """Where the answer of `seeds` other seeds lies with a probability of 1 - ALPHA, for normal values.
 
     For a mean, m ± t s sqrt(1/N + 1/n) with N stored seeds; for an SD, s times the square roots of quantiles of
-    F(n - 1, N - 1).
+    F(n - 1, N - 1). A share has the exact interval of `likely_counts`.
     """
     values = list(per_seed(quantity, stored).values())
     count, spread = len(values), sd(values)
+    if quantity.statistic == "share":
+        likely = likely_counts(round(sum(values)), count, seeds)
+        return Expected(mean(values), likely[0] / seeds, likely[-1] / seeds, count)
     if quantity.statistic == "mean":
         center = mean(values)
         half = t_critical(count - 1, ALPHA) * spread * math.sqrt(1 / count + 1 / seeds)
         return Expected(center, center - half, center + half, count)
     low, high = (math.sqrt(special.fdtri(seeds - 1, count - 1, p)) for p in (ALPHA / 2, 1 - ALPHA / 2))
     return Expected(spread, spread * low, spread * high, count)
+
+
+def likely_counts(found: int, stored: int, seeds: int) -> list[int]:
+    """How many of `seeds` other runs fail, with 1 - ALPHA or more, if `found` of the `stored` ones did.
+
+    If k others fail, each choice of the k + found failed runs from all of them is equally likely, whatever the probability
+    of a failure: k lies in neither tail, of ALPHA / 2 each, of the hypergeometric distribution.
+    """
+    likely = []
+    for k in range(seeds + 1):
+        total = found + k
+        ways = [math.comb(seeds, i) * math.comb(stored, total - i) for i in range(min(seeds, total) + 1)]
+        if min(sum(ways[: k + 1]), sum(ways[k:])) > ALPHA / 2 * sum(ways):
+            likely.append(k)
+    return likely
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from partwise.comparison.stats.power import paired_t_power
 from partwise.config import ConfigError
 from partwise.config.overrides import parse_overrides
+from partwise.lessons.failing_rates import check_failing_rates
+from partwise.lessons.mistakes import read_number, recognize
 
 
 @dataclass(frozen=True)
@@ -17,22 +19,6 @@ class Exercise:
 
     question: str
     check: Callable[[str], str | None]
-
-
-def read_number(text: str) -> float | None:
-    """The first number of an answer such as `768,000 bytes`, `0,92`, `87%` or `nan`; None if there is none."""
-    text = re.sub(r"(?<=\d)(?<!\b0)[,_ ](?=\d{3}(?!\d))", "", text.strip().lower())  # thousands
-    found = re.search(r"[-+]?(?:nan|inf|\d*[.,]?\d+(?:e[-+]?\d+)?)(\s*%)?", text)
-    if found is None:
-        return None
-    value = float(found[0].rstrip("% ").replace(",", "."))
-    return value / 100 if found[1] else value
-
-
-def recognize(value: float, mistakes: dict[float, str], tolerance: float) -> str | None:
-    """What is said of the mistake whose result is nearest to the value, if one is within the tolerance, relative."""
-    near = {abs(value - wrong) / max(abs(wrong), 0.1): told for wrong, told in mistakes.items()}
-    return near[min(near)] if min(near) <= tolerance else None
 
 
 FOUR_GRAM = 1.7190  # nats per character of TinyShakespeare's last tenth; docs/first-comparison.md prints it
@@ -325,6 +311,11 @@ EXERCISES: dict[int, Exercise] = {
         "Before the run: how large may a difference be that does not matter? Answer with a margin in nats for ten seeds.",
         check_margin,
     ),
+    8: Exercise(
+        "Which is the highest rate at which no run with post-norm fails, and which the lowest at which all do? Answer with "
+        "two of the rates, such as 0.002,0.004.",
+        check_failing_rates,
+    ),
     9: Exercise(
         "A cache holds 3 rows of 200 tokens in float32. The model has 5 layers with 12 query heads and 2 key/value heads of "
         "16 numbers. How many bytes has the cache?",
@@ -345,4 +336,4 @@ EXERCISES: dict[int, Exercise] = {
         check_forty_ideas,
     ),
 }
-"""By lesson. Lesson 8 has none: its rate depends on the run."""
+"""By lesson."""

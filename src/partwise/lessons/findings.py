@@ -15,7 +15,7 @@ from partwise.lessons.answers import (
     judge,
     per_seed,
 )
-from partwise.lessons.lesson import Lesson
+from partwise.lessons.lesson import Lesson, Quantity
 from partwise.messages import quantity
 from partwise.plots.text_table import TextTable
 
@@ -29,7 +29,11 @@ MOST_STEPS = 6
 def picture_table(answer: StoredAnswer, before: bool) -> TextTable:
     """The figure of a lesson as a table, `before` the prediction or after it."""
     if answer.lesson.head.picture != "curves":
-        rows = [[text, f"{mean(values):.4f}", f"{sd(values):.4f}"] for text, values in quantity_values(answer, before)]
+        digits = 4 if any(sd(values) for _, values in quantity_values(answer, before)) else 0  # exact
+        rows = [
+            [text, f"{mean(values):.{digits}f}", f"{sd(values):.{digits}f}"]
+            for text, values in quantity_values(answer, before)
+        ]
         return TextTable(["over the stored seeds", "mean", "SD"], rows, "")
     series = shown_series(answer, before)
     steps = curve_steps(series)
@@ -69,15 +73,16 @@ def mean_curve(series: Series, arm: str) -> list[float]:
 
 def quantity_values(answer: StoredAnswer, before: bool) -> list[tuple[str, list[float]]]:
     """The text of each quantity in a figure, with its value on each stored seed."""
-    head = answer.lesson.head
-    unit = answer.lesson.asked.unit  # others are in the table alone
-    shown = [
-        each
-        for name, each in head.quantities.items()
-        if each.unit == unit and not (before and name not in head.problem)
-    ]
-    found = {tuple(per_seed(each, answer.measured).values()): each.text for each in reversed(shown)}
-    return [(text, list(values)) for values, text in reversed(found.items())]
+    shown = figure_quantities(answer.lesson, before)
+    found = {(each.run, each.arm, each.against, each.measure): each for each in reversed(shown)}  # its mean, or its SD
+    return [(each.text, list(per_seed(each, answer.measured).values())) for each in reversed(found.values())]
+
+
+def figure_quantities(lesson: Lesson, before: bool) -> list[Quantity]:
+    """What a figure of dots or bars shows: the quantities of the problem, or all in the unit of the predicted one."""
+    if before:
+        return [lesson.head.quantities[name] for name in lesson.head.problem]
+    return [each for each in lesson.head.quantities.values() if each.unit == lesson.asked.unit]
 
 
 def draw_picture(answer: StoredAnswer, before: bool) -> str:
@@ -89,6 +94,8 @@ def draw_picture(answer: StoredAnswer, before: bool) -> str:
 
     with matplotlib.rc_context(STYLE | {"svg.hashsalt": answer.lesson.name}):
         picture = answer.lesson.head.picture
+        if picture == "dots" and figure_quantities(answer.lesson, before)[0].unit != answer.lesson.asked.unit:
+            picture = "bars"  # the margin of dots is in the unit of the predicted quantity
         height = 3.6 if picture == "curves" else 1.0 + 0.5 * len(quantity_values(answer, before))
         figure = Figure(figsize=(6.4, height), layout="constrained", facecolor="white")
         draw = {"curves": draw_curves, "dots": draw_dots, "bars": draw_bars}[picture]
@@ -155,15 +162,16 @@ def label_rows(axes: "Axes", labels: list[str]) -> None:
 
 
 def draw_bars(axes: "Axes", answer: StoredAnswer, before: bool) -> None:
-    """A bar for the mean of each quantity, with each seed as a dot."""
+    """A bar for the mean of each quantity, with each seed as a dot if it varies."""
     from partwise.plots.plotting import COLORS
 
     found = quantity_values(answer, before)
     for row, (_, values) in enumerate(found):
         axes.barh(row, mean(values), color=COLORS[0] if mean(values) > 0 else COLORS[2], alpha=0.5, height=0.6)
-        axes.plot(values, heights(row, values), "o", color="#3c4043", ms=2.5, alpha=0.5, mec="none")
+        if len(set(values)) > 2:  # not a size, nor runs that failed or did not
+            axes.plot(values, heights(row, values), "o", color="#3c4043", ms=2.5, alpha=0.5, mec="none")
     label_rows(axes, [text for text, _ in found])
-    axes.set_xlabel(answer.lesson.asked.unit)
+    axes.set_xlabel(figure_quantities(answer.lesson, before)[0].unit)
 
 
 def answer_table(answer: StoredAnswer, measured: Measured | None) -> Iterator[list[str]]:
@@ -172,13 +180,14 @@ def answer_table(answer: StoredAnswer, measured: Measured | None) -> Iterator[li
     yield ["quantity", *(["yours"] if measured else []), f"{seeds} seeds", "99.9% of readers"]
     for each in answer.lesson.head.quantities.values():
         found = answer.expected(each)
-        digits = 4 if found.high - found.low < 1 else 2
+        exact = found.low == found.high
+        digits = 0 if exact else 2 if each.statistic == "share" or found.high - found.low >= 1 else 4
         row = [each.text]
         if measured:
             value = find_value(each, measured)
             row.append(format_number(value, digits) + ("" if value in found else " !"))
         low, high = (format_number(end, digits) for end in (found.low, found.high))
-        yield [*row, format_number(found.value, digits), f"{low} to {high}"]
+        yield [*row, format_number(found.value, digits), low if exact else f"{low} to {high}"]
 
 
 def verdict_lines(answer: StoredAnswer, measured: Measured | None) -> Iterator[str]:

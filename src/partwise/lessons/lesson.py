@@ -17,7 +17,7 @@ from partwise.config import Config, ConfigError
 from partwise.config.yaml import parse_mapping
 from partwise.files import PACKAGE
 
-Statistic = Literal["mean", "sd"]
+Statistic = Literal["mean", "sd", "share"]
 
 CHOOSING = range(1000, 2000)
 """The seeds with which the settings of a lesson were chosen."""
@@ -36,13 +36,16 @@ SECTIONS = ("The problem", "The idea", "Your prediction", "The run", "The answer
 
 
 class Quantity(Config):
-    """A number that a lesson finds: over seeds, the mean or the SD of a measure of one arm, or of its difference."""
+    """A number that a lesson finds: over seeds, the mean, the SD or the share of a measure of one arm, or of a difference."""
 
     text: str = Field(description="What it is, as the end of a sentence.")
     run: str = "main"
     arm: str
     against: str | None = Field(None, description="The arm that is subtracted, seed by seed.")
-    measure: str = Field("loss", description="`loss`, `loss@STEP`, or a measure of the trained model.")
+    measure: str = Field(
+        "loss",
+        description="`loss`, `loss@STEP`, a measure of the trained model, or `loss above X`: 1 for such a run, or 0.",
+    )
     statistic: Statistic = "mean"
     unit: str = "nats per character"
 

@@ -1,13 +1,17 @@
 """What lessons measure of a trained model beside its loss. Each takes the folder of a run, and what follows an @;
 None where it does not apply."""
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 
+import torch
 from torch import Tensor
 
+from partwise.checks.measures import cached_logits
 from partwise.evaluate.lengths import loss_by_length
 from partwise.inspection.attention import attention_maps, attention_statistics, record_calls
+from partwise.inspection.cost import cache_growth
 from partwise.inspection.dead_units import dead_shares
 from partwise.inspection.positions import input_norms
 from partwise.inspection.subject import Subject, find_subject
@@ -91,6 +95,25 @@ def largest_weight_back(maps: Tensor, back: int) -> float:
     return maps.diagonal(-back, dim1=-2, dim2=-1).double().mean((0, 2)).max().item()
 
 
+def cache_size(folder: Path, length: str) -> float:
+    """KiB of the cache of one text of so many tokens, in float32."""
+    return cache_growth(open_run(folder).config.model, [int(length)])[0] * 4 / 1024
+
+
+def cached_digits(folder: Path, tokens: str) -> float:
+    """The decimal digits in which the logits of so many tokens agree, read at once and one by one with a cache.
+
+    This is -log10 of the largest difference over the largest logit.
+    """
+    subject = open_run(folder)
+    inputs, _ = subject.tensors(subject.sample())
+    with torch.no_grad():
+        row = inputs[:, : int(tokens)]
+        logits = subject.model(row)
+        cached = cached_logits(subject.model, row, range(1, row.shape[1]))
+    return -math.log10(((cached - logits).abs().max() / logits.abs().max()).item())
+
+
 MEASURES: dict[str, Callable[[Path, str], float | None]] = {
     "longer": longer,
     "dead share": dead_share,
@@ -98,4 +121,6 @@ MEASURES: dict[str, Callable[[Path, str], float | None]] = {
     "initial entropy": initial_entropy,
     "position share": position_share,
     "weight back": weight_back,
+    "cache size": cache_size,
+    "cached digits": cached_digits,
 }
