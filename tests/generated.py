@@ -142,6 +142,12 @@ def lesson(function: str, number: int) -> str:
     return text
 
 
+def teachers_page() -> str:
+    from partwise.lessons import teaching
+
+    return teaching.teachers_page()
+
+
 def stored(name: str) -> Any:
     """What was measured: a JSON file of docs/."""
     return json.loads((DOCS / name).read_text(encoding="utf-8"))
@@ -161,7 +167,7 @@ CLAIMS: dict[str, Callable[[], str]] = {
 }
 """What follows from the stored results of all studies: judging and drawing them takes seconds."""
 
-LESSONS: dict[str, Callable[[], str]] = {}
+LESSONS: dict[str, Callable[[], str]] = {"docs/lessons/teaching.md": teachers_page}
 for _path in sorted((DOCS / "lessons").glob("[0-9][0-9]-*.md")):
     _number = int(_path.name[:2])
     LESSONS |= {

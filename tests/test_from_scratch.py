@@ -21,6 +21,7 @@ from from_scratch import (
     longer,
     ngram,
     norms,
+    online,
     optimizers,
     paired,
     positions,
@@ -29,6 +30,7 @@ from from_scratch import (
 from partwise.baselines.references import kneser_ney_loss, unigram_loss
 from partwise.comparison.stats import samples
 from partwise.comparison.stats.intervals import judge
+from partwise.comparison.stats.online import online_level
 from partwise.config import REGISTRY
 from partwise.inspection.attention import entropy_max_and_sink
 from partwise.parts.attention.core import AttentionCore
@@ -104,6 +106,15 @@ def test_seeds_needed() -> None:
         n = paired.seeds_needed(sd, difference)
         half = [samples.t_critical(k - 1, 0.05) * sd / math.sqrt(k) for k in (n, n - 1) if k > 1]
         assert half[0] < difference <= half[-1] or n == 2
+
+
+@pytest.mark.parametrize("found", [[], [1], [3, 3], [2, 7, 20]])
+def test_online_levels(found: list[int]) -> None:
+    for tried in range(max(found, default=0), 45):
+        for alpha in (0.05, 0.2):
+            assert online.online_level(tried, found, alpha) == pytest.approx(
+                online_level(tried, found, alpha), rel=EXACT
+            )
 
 
 @each_shape

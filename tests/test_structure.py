@@ -68,6 +68,7 @@ LAYERS = [
     "ablation",
     "scripting",
     "studies",
+    "lessons.lesson",  # a concept names its lesson
     "concepts",
     "lessons",
     "cli",
@@ -184,6 +185,7 @@ BARE_READS = {
     ("lessons.lesson", "(examples_folder() / file).read_text(encoding='utf-8')"),
     ("lessons.lesson", "path.read_text(encoding='utf-8')"),
     ("lessons.page", "lesson.path.read_text(encoding='utf-8')"),
+    ("lessons.teaching", "(lessons_folder() / 'teaching.md').read_text(encoding='utf-8')"),
     ("cli.completion", "Path(__file__).with_name('completions.json').read_text(encoding='utf-8')"),
     ("data.corpora", "TINYSHAKESPEARE_FILE.read_bytes()"),
     ("kernels.build", "file.read_text(encoding='utf-8')"),

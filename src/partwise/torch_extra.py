@@ -25,7 +25,12 @@ def explained(error: Exception, what: str) -> Exception:
     return error
 
 
+def has_torch() -> bool:
+    """Whether torch is installed, without importing it."""
+    return find_spec("torch") is not None
+
+
 def require_torch(what: str) -> None:
     """Raise MissingTorchError if torch is not installed, without importing it."""
-    if find_spec("torch") is None:
+    if not has_torch():
         raise MissingTorchError(what)

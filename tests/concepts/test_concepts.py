@@ -33,6 +33,7 @@ PARTS = [
     if recipe.__module__.startswith("partwise.")
 ]
 SCREEN, WIDTH = 22, 80
+DOCS = Path(__file__).parents[2] / "docs"
 
 
 def answers() -> Iterator[Answer]:
@@ -177,6 +178,19 @@ def test_a_word_gets_its_answer(
 ) -> None:
     out = shown(monkeypatch, capsys, *word.split())
     assert [text for text in texts if text not in out] == []
+
+
+def test_a_concept_names_its_lesson_as_the_page_does() -> None:
+    """The title is read from the page; a lesson without a page is named by its number."""
+    assert {each.lesson for each in entries().concepts} <= {None, *range(1, 13)}
+    for each in (each for each in entries().concepts if each.lesson):
+        row = concept_answer(each, None, results=False).rows["lesson"]
+        page = next((DOCS / "lessons").glob(f"{each.lesson:02}-*.md"), None)
+        if page is None:
+            assert row == str(each.lesson)
+        else:
+            heading = re.search(r"^# \d+\. (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+            assert heading and row == f'{each.lesson}, "{heading[1]}"'
 
 
 def test_the_result_of_a_concept_is_that_of_the_page_of_all_claims(

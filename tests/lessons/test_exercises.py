@@ -3,11 +3,13 @@
 import math
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from partwise.lessons.exercises import CACHE_BYTES, EXERCISES
 
+EXAMPLES = Path(__file__).parents[2] / "examples"
 ENTROPY = 0.9183  # of weights 0.7112 and three times 0.0963
 
 RIGHT = {
@@ -25,7 +27,7 @@ RIGHT = {
         "positions=rope_ntk positions.factor=4",
         "positions=rope_yarn positions.factor=4.0 positions.original_context_length=128",
     ],
-    12: ["0.87", "87%", "0.8715"],
+    12: [str(EXAMPLES / "your_own_part.py")],
 }
 WRONG = {
     1: {
@@ -131,14 +133,9 @@ WRONG = {
         "yarn": "yarn",
     },
     12: {
-        "0.05": "for one idea",
-        "2": "expected number",
-        "0.1285": "no error at all",
-        "0.637": "finds worse ones",
-        "0.00125": "Bonferroni",
-        "1": "not certain",
-        "0.4": "none of forty",
-        "likely": "probability",
+        str(EXAMPLES / "batch_norm.py"): "or the features of one token alone",
+        "none.py": "no such file",
+        "0.87": "the path of the Python file",
     },
 }
 
@@ -161,6 +158,48 @@ def test_mistakes_are_explained(lesson: int) -> None:
 def test_any_text_is_answered(answer: str) -> None:
     for exercise in EXERCISES.values():
         assert exercise.check(answer)
+
+
+@pytest.mark.parametrize(
+    ("forward", "told"),
+    [
+        ("return x.roll(1, 0) + self.layer(x)", "Other rows are other texts"),
+        ("return self.layer(x) * x.shape[1]", "new tokens alone"),
+        ("return x + 0 * self.layer(x).detach()", "Does forward use it?"),
+        ("return self.layer(x) + torch.rand_like(x)", "only if self.training"),
+        ("return self.layre(x)", "layre"),
+    ],
+)
+def test_a_part_of_the_reader_is_checked(forward: str, told: str, tmp_path: Path) -> None:
+    """A file that is wrong is told why; mended, it passes in the same session."""
+    path, name = tmp_path / "mine.py", f"exercise_{abs(hash(told))}"
+    text = f"""import torch
+from partwise import part
+
+@part("{name}", family="ffn")
+class Mine(torch.nn.Module):
+    def __init__(self, d_model: int) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(d_model, d_model)
+
+    def forward(self, x):
+        FORWARD
+"""
+    path.write_text(text.replace("FORWARD", forward))
+    found = EXERCISES[12].check(str(path))
+    assert found is not None and told in found
+    path.write_text(text.replace("FORWARD", "return self.layer(x).relu()"))
+    assert EXERCISES[12].check(str(path)) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [("raise SystemExit(3)", "__main__"), ("x = 1", "defines no part"), ("x = (", "SyntaxError")],
+)
+def test_a_file_without_a_part_is_told_so(text: str, told: str, tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(text)
+    assert told in (EXERCISES[12].check(str(path)) or "")
 
 
 def test_the_answers_are_those_of_the_plain_code() -> None:

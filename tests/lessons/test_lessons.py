@@ -45,7 +45,7 @@ def test_a_lesson_can_be_run_and_has_an_answer(number: int) -> None:
     assert set(lesson.head.needs) <= set(LESSONS) | {2}
     for quantity in lesson.head.quantities.values():
         names = {arm.name for arm in planned[quantity.run].plan.arms}
-        assert {quantity.arm, quantity.against or quantity.arm} <= names
+        assert {quantity.arm, *quantity.or_arms, quantity.against or quantity.arm} <= names
         values = per_seed(quantity, answer.measured)
         assert list(values) == list(range(STORED.start, STORED.start + 40))
         found = answer.expected(quantity)
@@ -53,6 +53,7 @@ def test_a_lesson_can_be_run_and_has_an_answer(number: int) -> None:
         exact = quantity.measure.startswith("cache size")  # the same on every seed
         assert (found.low == found.high) is exact
         assert quantity.statistic == "share" or exact or found.low < found.value < found.high
+    assert set(lesson.head.real) <= {arm.name for arm in planned["main"].plan.arms}
     seeds = range(lesson.seeds)
     assert not set(seeds) & {*CHOOSING, *STORED}
 
@@ -171,6 +172,7 @@ def test_the_stored_answer_is_read_without_training(tmp_path: Path, monkeypatch:
     result = CliRunner().invoke(app, ["lesson", "3", "--stored", "--no-predict"])
     assert result.exit_code == 0, result.output
     assert all(section in result.output for section in SECTIONS) and "worse in 10" in result.output
+    assert result.output.index("worse in 10") < result.output.index("Had you stopped at 200 steps")  # numbers, then why
     assert CliRunner().invoke(app, ["lesson", "3", "--check", "200,300"]).output.strip() == "right"
     assert CliRunner().invoke(app, ["lesson", "3", "--check", "100,200"]).exit_code == 1
     listed = CliRunner().invoke(app, ["lesson"])

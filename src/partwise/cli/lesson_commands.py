@@ -20,17 +20,25 @@ def lesson(
     check: Annotated[
         str | None, typer.Option("--check", metavar="ANSWER", help="Check an answer to the lesson's exercise.")
     ] = None,
+    slides: Annotated[
+        str | None,
+        typer.Option(
+            "--slides", metavar="FILE", help="Write the lesson, or all, as slides: an HTML file with figures."
+        ),
+    ] = None,
     first_seed: Annotated[int, typer.Option(help="First seed: other seeds train other models.", min=0)] = 0,
     restart: Annotated[bool, typer.Option("--restart", metavar=FLAG, help="Begin at the first section.")] = False,
 ) -> None:
     """Go through a lesson: a problem, an idea, your prediction, a run of minutes, the answer, an exercise."""
     from partwise.torch_extra import require_torch
 
-    if number is not None and not stored and check is None:
+    if number is not None and not stored and check is None and slides is None:
         require_torch("this command")
-    from partwise.cli.commands.lesson import list_lessons, run_lesson
+    from partwise.cli.commands.lesson import list_lessons, run_lesson, write_slides
 
-    if number is None:
+    if slides is not None:
+        write_slides(number, slides)
+    elif number is None:
         list_lessons()
     else:
         run_lesson(number, predict, not no_predict, stored, check, first_seed, restart)

@@ -8,6 +8,7 @@ from partwise.concepts.lookup import Match
 from partwise.concepts.results import claim_sentence
 from partwise.concepts.settings import Setting, first_paragraph, module_file, option_defaults
 from partwise.config import REGISTRY, Part
+from partwise.lessons.lesson import name_lesson
 from partwise.train.config import preset_settings
 
 SOURCE_START = re.compile(r"(?<=[.)])\s+(?=[A-Z][^.]*(?:\.[^.]*)*?(?:(?:19|20)\d\d\b|arXiv:|github))")
@@ -90,7 +91,7 @@ def measured(concept: Concept | None, part_name: str | None, results: bool) -> d
     own = [each for each in concept.results if part_name and each.arm.startswith(part_name)]
     several = part_name is not None and len(concept.part_names) > 1
     chosen = own or ([] if several else concept.results)
-    lesson = "" if concept.lesson is None else f'{concept.lesson}, "{entries().lessons[concept.lesson]}"'
+    lesson = name_lesson(concept.lesson) if concept.lesson else ""
     said = [each for each in chosen if each.says] or chosen[:1]
     result = "; ".join(map(claim_sentence, said)) if results else ""
     return {"result": result, "lesson": lesson, "try": command_for(concept, part_name)}

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pydantic import Field
 
-from partwise.config import Config, ConfigError
+from partwise.config import Config
 from partwise.config.yaml import read_yaml
 
 SOURCE = Path(__file__).with_name("concepts.yaml")
@@ -63,7 +63,6 @@ class Word:
 class Entries:
     """The whole file."""
 
-    lessons: dict[int, str]
     symbols: dict[str, str]
     """Symbols that mean the same in every equation."""
     shapes: dict[str, str]
@@ -86,9 +85,7 @@ def entries() -> Entries:
         for name, fields in group.items()
     ]
     words = [Word(name, topic, meaning) for topic, group in values["words"].items() for name, meaning in group.items()]
-    if wrong := [each.name for each in concepts if each.lesson not in (None, *values["lessons"])]:
-        raise ConfigError(f"{SOURCE}: {wrong[0]}: lesson: no such lesson")
-    return Entries(values["lessons"], values["symbols"], values["shapes"], concepts, words)
+    return Entries(values["symbols"], values["shapes"], concepts, words)
 
 
 def concept_of(part_or_setting: str) -> Concept | None:

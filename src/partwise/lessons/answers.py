@@ -47,6 +47,9 @@ def per_seed(quantity: Quantity, measured: Measured) -> dict[int, float]:
     """The measure of the quantity's arm on each seed, minus that of the arm that it is compared with. Raises ConfigError."""
     series = measured[quantity.run]
     values = seed_values(series[quantity.arm], quantity.measure)
+    for arm in quantity.or_arms:
+        others = seed_values(series[arm], quantity.measure)
+        values = {seed: lower(value, others[seed]) for seed, value in values.items()}
     if quantity.against is None:
         return dict(values)
     against = seed_values(series[quantity.against], quantity.measure)
@@ -59,6 +62,11 @@ def seed_values(measures: Mapping[str, Mapping[int, float]], name: str) -> Mappi
     if not above:
         return measures[name]
     return {seed: float(not value <= float(threshold)) for seed, value in measures[measure].items()}
+
+
+def lower(a: float, b: float) -> float:
+    """The lower of two values; nan if a run failed."""
+    return min(a, b) if math.isfinite(a + b) else math.nan
 
 
 def find_value(quantity: Quantity, measured: Measured) -> float:

@@ -11,6 +11,7 @@ from partwise.config import ConfigError
 from partwise.config.overrides import parse_overrides
 from partwise.lessons.failing_rates import check_failing_rates
 from partwise.lessons.mistakes import read_number, recognize
+from partwise.lessons.own_part import check_own_part
 
 
 @dataclass(frozen=True)
@@ -260,26 +261,6 @@ def check_longer(text: str) -> str | None:
     return None
 
 
-def check_forty_ideas(text: str) -> str | None:
-    value = read_number(text)
-    if value is None:
-        return "Answer with a probability, such as 0.5."
-    right = 1 - 0.95**40
-    if abs(value - right) <= 0.006:
-        return None
-    mistakes = {
-        0.05: "That is for one idea. Each of the forty has its own chance to err.",
-        2.0: "That is the expected number of errors, 40 x 0.05, not the probability of at least one.",
-        0.95**40: "That is the probability of no error at all. The question is for the opposite.",
-        1 - 0.975**40: "That counts ideas found better. A two-sided 5% also finds worse ones, and both are errors.",
-        0.05**40: "That is the probability that all forty are errors.",
-        0.00125: "That is the level of each test by Bonferroni, 0.05 / 40, which would keep the probability at 5%.",
-        1.0: "It is likely, not certain: each of the forty may be judged rightly.",
-    }
-    told = recognize(value, mistakes, 0.01)
-    return told or "What is the probability that none of forty errs, if each does with 0.05? Take the opposite of it."
-
-
 EXERCISES: dict[int, Exercise] = {
     1: Exercise(
         f"Pass the 4-gram ({FOUR_GRAM:.3f} nats) with at most three overrides. Answer with them and the loss, such as "
@@ -332,8 +313,9 @@ EXERCISES: dict[int, Exercise] = {
         check_longer,
     ),
     12: Exercise(
-        "Forty ideas, none of them real, are each tested at 5%. With what probability is at least one found different?",
-        check_forty_ideas,
+        "Define a part of your own in a Python file: a feed-forward layer, a norm, anything. Answer with the path of the "
+        "file, which is imported and checked as by partwise check.",
+        check_own_part,
     ),
 }
 """By lesson."""

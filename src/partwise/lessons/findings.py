@@ -1,6 +1,7 @@
 """What a lesson shows of the stored answers: its picture, also as a table, and claims about larger models."""
 
 import math
+import textwrap
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -16,8 +17,10 @@ from partwise.lessons.answers import (
     per_seed,
 )
 from partwise.lessons.lesson import Lesson, Quantity
+from partwise.lessons.search import draw_search, search_table
 from partwise.messages import quantity
 from partwise.plots.text_table import TextTable
+from partwise.torch_extra import has_torch
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -28,6 +31,8 @@ MOST_STEPS = 6
 
 def picture_table(answer: StoredAnswer, before: bool) -> TextTable:
     """The figure of a lesson as a table, `before` the prediction or after it."""
+    if answer.lesson.head.picture == "search" and not before:
+        return search_table(answer)
     if answer.lesson.head.picture != "curves":
         digits = 4 if any(sd(values) for _, values in quantity_values(answer, before)) else 0  # exact
         rows = [
@@ -94,11 +99,12 @@ def draw_picture(answer: StoredAnswer, before: bool) -> str:
 
     with matplotlib.rc_context(STYLE | {"svg.hashsalt": answer.lesson.name}):
         picture = answer.lesson.head.picture
+        picture = "dots" if picture == "search" and before else picture
         if picture == "dots" and figure_quantities(answer.lesson, before)[0].unit != answer.lesson.asked.unit:
             picture = "bars"  # the margin of dots is in the unit of the predicted quantity
-        height = 3.6 if picture == "curves" else 1.0 + 0.5 * len(quantity_values(answer, before))
+        height = 3.6 if picture in ("curves", "search") else 1.0 + 0.5 * len(quantity_values(answer, before))
         figure = Figure(figsize=(6.4, height), layout="constrained", facecolor="white")
-        draw = {"curves": draw_curves, "dots": draw_dots, "bars": draw_bars}[picture]
+        draw = {"curves": draw_curves, "dots": draw_dots, "bars": draw_bars, "search": draw_search}[picture]
         draw(figure.subplots(), answer, before)
         return svg_file(figure)
 
@@ -156,7 +162,7 @@ def heights(row: int, values: list[float]) -> list[float]:
 
 def label_rows(axes: "Axes", labels: list[str]) -> None:
     axes.axvline(0, color="#9aa0a6", lw=0.8, zorder=0)
-    axes.set_yticks(range(len(labels)), labels)
+    axes.set_yticks(range(len(labels)), [textwrap.fill(each, 28) for each in labels])
     axes.set_ylim(len(labels) - 0.5, -0.5)
     axes.tick_params(axis="y", length=0)
 
@@ -204,13 +210,20 @@ def verdict_lines(answer: StoredAnswer, measured: Measured | None) -> Iterator[s
 
 
 def claims_lines(lesson: Lesson) -> Iterator[str]:
-    """What the library of claims found for the lesson's question with larger models, judged in the families of claims."""
-    if not lesson.head.claims:
+    """What the library of claims found for the lesson's question with larger models, judged in the families of claims.
+
+    Nothing without torch, with which studies plan their models: the stored answer can be read all the same.
+    """
+    if not lesson.head.claims or not has_torch():
         return
     from partwise.concepts.results import library, outcomes
 
-    for study in (each for each in library() if each.name in lesson.head.claims):
-        for finding in outcomes(study.protocol, "" if study.protocol else study.name)[study.name]:
+    studies = {each.name: each for each in library()}
+    for name, _, start in (claim.partition(" ") for claim in lesson.head.claims):
+        study = studies[name]
+        for finding in outcomes(study.protocol, "" if study.protocol else name)[name]:
+            if finding.key != start and not finding.short_name.startswith(start):
+                continue
             effect, task = finding.effect, finding.results.task
             if effect.mean is None or effect.low is None or effect.high is None or task is None:
                 continue

@@ -7,6 +7,7 @@ import re
 import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -41,6 +42,9 @@ class Quantity(Config):
     text: str = Field(description="What it is, as the end of a sentence.")
     run: str = "main"
     arm: str
+    or_arms: list[str] = Field(
+        default_factory=list, description="Of each seed, the lowest value of `arm` and these counts."
+    )
     against: str | None = Field(None, description="The arm that is subtracted, seed by seed.")
     measure: str = Field(
         "loss",
@@ -62,17 +66,21 @@ class Head(Config):
     measures: dict[str, list[str]] = Field(default_factory=dict, description="Run -> measures of its trained models.")
     quantities: dict[str, Quantity]
     labels: dict[str, str] = Field(default_factory=dict, description="Arm -> its name in figures.")
-    picture: Literal["curves", "dots", "bars"] = Field(
-        "curves", description="What the figure shows: losses, or quantities."
+    picture: Literal["curves", "dots", "bars", "search"] = Field(
+        "curves", description="What the figure shows: losses, quantities, or a search over ideas."
     )
     references: dict[str, float] = Field(
         default_factory=dict, description="Losses that a figure of curves has as horizontal lines, by name."
     )
+    real: list[str] = Field(default_factory=list, description="The arms of a search that change something.")
     problem: list[str] = Field(
         description="What the first figure shows of it, which must not tell the predicted quantity."
     )
     predict: str = Field(description="The quantity that the reader predicts.")
-    claims: list[str] = Field(default_factory=list, description="Studies of larger models with the same question.")
+    claims: list[str] = Field(
+        default_factory=list,
+        description="Studies of larger models with the same question; after a space, one comparison, or the start of an arm.",
+    )
 
     @classmethod
     def read(cls, values: Mapping[str, Any], source: str) -> Self:
@@ -153,6 +161,13 @@ def find_lesson(number: int) -> Lesson:
         known = ", ".join(path.name[:2].lstrip("0") for path in sorted(lessons_folder().glob("[0-9][0-9]-*.md")))
         raise ConfigError(f"lesson {number}: there is no such lesson; choose one of {known}")
     return Lesson.read(found)
+
+
+@cache
+def name_lesson(number: int) -> str:
+    """`3, "Where am I?"`; the number alone while the lesson has no page."""
+    found = next(lessons_folder().glob(f"{number:02}-*.md"), None)
+    return f'{number}, "{Lesson.read(found).head.title}"' if found else str(number)
 
 
 def with_listings(text: str) -> str:

@@ -1,11 +1,11 @@
 """A lesson as a page of the site and as a notebook. Both follow from its source and the stored answer."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from partwise.lessons.answers import StoredAnswer, read_answer
-from partwise.lessons.findings import answer_table, claims_lines, verdict_lines
+from partwise.lessons.findings import answer_table, claims_lines, picture_table, verdict_lines
 from partwise.lessons.lesson import GENERATED, LISTING, PICTURE, SECTIONS, Lesson, program
 
 
@@ -21,15 +21,23 @@ def answer_block(lesson: Lesson) -> Iterator[str]:
     yield f"partwise lesson {lesson.number}"
     yield "```\n"
     answer = read_answer(lesson)
+    if lesson.head.picture == "search":
+        table = picture_table(answer, before=False)
+        yield from markdown_table(table.columns, table.rows)
+        yield ""
     columns, *rows = answer_table(answer, None)
-    yield "| " + " | ".join(columns) + " |"
-    yield "|---" * len(columns) + "|"
-    for row in rows:
-        yield "| " + " | ".join(row) + " |"
+    yield from markdown_table(columns, rows)
     yield f"\n{how_to_read(answer)}\n"
     for line in [*verdict_lines(answer, None), *claims_lines(lesson)]:
         yield f"- {line}"
     yield "<!-- end -->\n"
+
+
+def markdown_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    yield "| " + " | ".join(columns) + " |"
+    yield "|---" * len(columns) + "|"
+    for row in rows:
+        yield "| " + " | ".join(row) + " |"
 
 
 def how_to_read(answer: StoredAnswer) -> str:

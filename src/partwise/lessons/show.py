@@ -6,7 +6,7 @@ from partwise.comparison.progress import ComparisonProgress
 from partwise.console import console
 from partwise.lessons.answers import Measured, StoredAnswer, find_value, read_answer
 from partwise.lessons.exercises import EXERCISES
-from partwise.lessons.findings import answer_table, claims_lines, verdict_lines
+from partwise.lessons.findings import answer_table, claims_lines, picture_table, verdict_lines
 from partwise.lessons.lesson import Lesson, find_lesson
 from partwise.lessons.predictions import (
     Prediction,
@@ -34,14 +34,23 @@ def answer(number: int, measured: Measured) -> None:
     """Print the values beside those of the stored seeds, and whether the prediction held."""
     lesson = find_lesson(number)
     print_answer(read_answer(lesson), measured)
+    print_claims(lesson)
     print_prediction(lesson, f"runs/{lesson.name}", measured)
 
 
 def print_answer(stored: StoredAnswer, measured: Measured | None) -> None:
-    """The values, yours too if they are measured, the verdicts, and what larger models said."""
+    """The figure as a table, the values, yours too if they are measured, and the verdicts."""
+    if stored.lesson.head.picture in ("curves", "search"):  # of others, the table of values has all
+        console.print(picture_table(stored, before=False))
     columns, *rows = answer_table(stored, measured)
     console.print(TextTable(columns, rows, ""))
-    for line in [*verdict_lines(stored, measured), *claims_lines(stored.lesson)]:
+    for line in verdict_lines(stored, measured):
+        console.print(line, markup=False)
+
+
+def print_claims(lesson: Lesson) -> None:
+    """What larger models said."""
+    for line in claims_lines(lesson):
         console.print(line, markup=False)
 
 

@@ -17,7 +17,10 @@ from partwise.lessons.exercises import EXERCISES
 from partwise.lessons.findings import picture_table
 from partwise.lessons.lesson import PICTURE, SECTIONS, Lesson, all_lessons, find_lesson, with_listings
 from partwise.lessons.predictions import Prediction, find_prediction, record_prediction
-from partwise.lessons.show import print_answer, print_prediction, print_share
+from partwise.lessons.show import print_answer, print_claims, print_prediction, print_share
+from partwise.lessons.slides import slides
+from partwise.messages import quantity
+from partwise.plots.layout import write_text
 from partwise.records import DamagedFileError, read_record
 
 PROGRESS_FILE = Path("runs") / "lessons.json"
@@ -45,9 +48,26 @@ def list_lessons() -> None:
         [str(lesson.number), lesson.head.title, f"{lesson.head.minutes:g}", reached.get(str(lesson.number), "")]
         for lesson in all_lessons().values()
     ]
-    console.print(table("The measured course", ["lesson", "question", "minutes", "at"], rows))
-    console.print("partwise lesson 2 starts one; it continues where you stopped", markup=False)
+    console.print(
+        table(
+            "The measured course: a question, your prediction, a run",
+            ["lesson", "question", "minutes", "you are at"],
+            rows,
+        )
+    )
+    console.print("partwise lesson 2 starts or continues one; with --stored it trains nothing", markup=False)
     print_share()
+
+
+def write_slides(number: int | None, file: str) -> None:
+    """Write a lesson, or all, as slides."""
+    path = Path(file)
+    if path.suffix not in (".html", ".htm"):
+        raise ConfigError(f"--slides {file}: expected the name of an HTML file, such as slides.html")
+    lessons = list(all_lessons().values()) if number is None else [find_lesson(number)]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_text(path, slides(lessons))
+    console.print(f"{path}: {quantity(len(lessons), 'lesson')}, to open in a browser", markup=False, soft_wrap=True)
 
 
 def run_lesson(
@@ -98,7 +118,8 @@ class Reader:
     def read(self, start: str) -> None:
         head = self.lesson.head
         console.print(f"Lesson {self.lesson.number}: {head.title}", style="bold", markup=False)
-        needs = f" It builds on lesson {', '.join(map(str, head.needs))}." if head.needs else ""
+        lessons = "lessons" if len(head.needs) > 1 else "lesson"
+        needs = f" It builds on {lessons} {', '.join(map(str, head.needs))}." if head.needs else ""
         words = ", ".join(f"partwise parts {word}" for word in head.words)
         console.print(f"About {head.minutes:g} minutes.{needs} See also: {words}", markup=False)
         for section in SECTIONS[SECTIONS.index(start) if start in SECTIONS else 0 :]:
@@ -108,7 +129,10 @@ class Reader:
         write_progress(self.lesson.number, "done")
 
     def show(self, section: str) -> None:
-        """Print a section: its text, and what only a run can add."""
+        """Print a section: its text, and what only a run can add; the answer's text explains numbers, which come first."""
+        if section == "The answer":
+            self.answer()
+            self.go_on()
         self.page(section)
         match section:
             case "The problem":
@@ -119,9 +143,6 @@ class Reader:
                 self.predict()
             case "The run":
                 self.train()
-            case "The answer":
-                self.go_on()  # the numbers have a screen of their own
-                self.answer()
             case "An exercise":
                 self.exercise()
                 return
@@ -130,16 +151,17 @@ class Reader:
     def page(self, section: str) -> None:
         """The text, a screen at a time."""
         text = PICTURE.sub("", with_listings(self.lesson.sections[section]))
+        heading = "" if section == "The answer" else section  # the numbers above have it
         if not console.is_terminal:  # Markdown would cut long lines of code
-            console.print(f"\n{section}\n\n{text}", markup=False)
+            console.print("\n\n".join(["", *([heading] if heading else []), text]), markup=False)
             return
         height = console.height if self.interactive else sys.maxsize
         for number, screen in enumerate(screens(text, console.width, height - BESIDE)):
             if number:
                 self.go_on()
             console.print()
-            if not number:
-                console.print(section, style="bold underline", markup=False)
+            if not number and heading:
+                print_heading(heading)
             console.print(Markdown(screen, code_theme="bw"))
 
     def go_on(self) -> None:
@@ -202,10 +224,13 @@ class Reader:
         """The reader's values beside the stored ones, the verdicts, and what became of the prediction."""
         if self.measured is None and not self.stored:  # resumed after the run
             self.train()
+        console.print()
+        print_heading("The answer")
         answer = read_answer(self.lesson, self.precision)
-        if self.lesson.head.picture == "curves":
-            console.print(picture_table(answer, before=False))
         print_answer(answer, self.measured)
+        if self.lesson.head.claims:
+            self.go_on()
+            print_claims(self.lesson)
         if self.measured:
             print_prediction(self.lesson, self.folder, self.measured)
 
@@ -217,6 +242,10 @@ class Reader:
             text = console.input("your answer (Enter leaves it): ")
             if not text.strip() or check_exercise(self.lesson, text) == 0:
                 return
+
+
+def print_heading(section: str) -> None:
+    console.print(section, style="bold underline", markup=False)
 
 
 def screens(text: str, width: int, height: int) -> Iterator[str]:
