@@ -74,7 +74,14 @@ class Runtime:
         return asdict(self)
 
     def check(self) -> None:
-        """Raise ConfigError if this machine lacks the C++ kernels: other backends would silently change the numbers."""
+        """Raise ConfigError if this machine lacks the C++ kernels: other backends would silently change the numbers.
+
+        So does Metal where it computes otherwise than the CPU, which is checked once per process.
+        """
+        from partwise.compute.device_check import device_faults  # which builds models
+
+        if self.device == "mps" and (faults := device_faults("mps")):
+            raise ConfigError(f"train.device=mps: Metal is wrong on this machine: {faults[0]}: use train.device=cpu")
         if self.kernels and not kernels_available():
             raise ConfigError(
                 "this run was started with the C++ kernels, which do not compile here (see above): install a C++ "
@@ -100,7 +107,7 @@ def choose_runtime(train: RuntimeSettings) -> Runtime:
     """Resolve every `auto`. Raises ConfigError for a device or kernels that are not available."""
     device = train.device
     if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+        device = "cuda" if torch.cuda.is_available() else "cpu"  # small models are faster on a Mac's CPU than on Metal
     elif device == "cuda" and not torch.cuda.is_available():
         raise ConfigError("train.device=cuda: torch finds no CUDA device here; use train.device=auto")
     elif device == "mps" and not torch.backends.mps.is_available():

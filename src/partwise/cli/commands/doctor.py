@@ -11,12 +11,13 @@ from partwise.cli.terminal import console, table
 from partwise.compute.backend_plan import EAGER, BackendPlan, plan_config, shared_plans
 from partwise.compute.backends import KINDS
 from partwise.compute.backends.decoding import unsupported_layer
+from partwise.compute.device_check import device_faults
 from partwise.compute.runtime import choose_runtime, has_fast_bfloat16, machine_info, requested
 from partwise.compute.timing import training_rates
 from partwise.config import ConfigError
 from partwise.config.overrides import apply_overrides, parse_overrides
-from partwise.kernels import build
-from partwise.kernels.library import kernels_available
+from partwise.kernels import build, prebuilt
+from partwise.kernels.library import kernel_build, kernels_available
 from partwise.machine import cache_folder
 from partwise.messages import quantity
 from partwise.model import ModelConfig, meta_model
@@ -121,25 +122,39 @@ def capabilities(threads: int) -> Iterator[tuple[str, str]]:
         yield name, f"{value}, {quantity(threads, 'thread')} for torch" if name == "cores" else value
     yield "accelerator", accelerator()
     yield "bfloat16 matmul in hardware", "yes" if has_fast_bfloat16(choose_runtime(TrainConfig()).device) else "no"
-    yield "C++ kernels", f"in {cache_folder('kernels')}" if kernels_available() else "none"
+    yield "C++ kernels", kernels() if kernels_available() else "none"
     yield "prepared data", str(cache_folder("data"))
+
+
+def kernels() -> str:
+    """Where the kernels come from, and their build."""
+    origin = f"in {cache_folder('kernels')}" if prebuilt.wheel() is None else f"of the wheel, {prebuilt.variant().name}"
+    return f"{origin}, build {kernel_build()}"
 
 
 def accelerator() -> str:
     if torch.cuda.is_available():
         return torch.cuda.get_device_name()
-    return "Metal" if torch.backends.mps.is_available() else "none"
+    if not torch.backends.mps.is_available():
+        return "none"
+    faults = device_faults("mps")
+    passed = "equals the CPU in loss, gradients and a few steps: train.device=mps uses it"
+    return f"Metal, which {passed}" if not faults else f"Metal, which is wrong here: {'; '.join(faults)}"
 
 
 def missing() -> Iterator[str]:
     """Missing components that slow training, each with its remedy."""
+    if kernels_available():
+        return
+    if prebuilt.wheel() is not None:
+        yield "the C++ kernels (see above): falling back to torch"
+        return
     try:
         build.find_compiler()
     except build.BuildError as error:
         yield f"{error}: install one for faster training on the CPU (Debian: g++; macOS: xcode-select --install)"
     else:
-        if not kernels_available():
-            yield "the C++ kernels, which failed to compile (see above): falling back to torch"
+        yield "the C++ kernels, which failed to compile (see above): falling back to torch"
 
 
 def format_counts(counts: Counter[str]) -> str:
