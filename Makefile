@@ -190,8 +190,10 @@ check-style:
 	$(BIN)/ruff format --check src tests benchmarks examples hatch_build.py
 	$(BIN)/ruff check src tests benchmarks examples hatch_build.py
 
+# also as on Windows, where a function of POSIX is an error
 check-types:
 	$(BIN)/mypy
+	$(BIN)/mypy --platform win32 --cache-dir .mypy_cache/win32
 	$(BIN)/python -m pytest -n 0 tests/test_scripting.py -m long
 
 # without what takes seconds and only some changes break: `make test` has it

@@ -1,6 +1,7 @@
 """Shared fixtures: a separate cache, one thread per process, at most one process per core, and a tiny run."""
 
 import gc
+import importlib
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -12,7 +13,8 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import settings
 
-from tiers import pytest_addoption, pytest_configure, pytest_runtest_setup  # noqa: F401  hooks
+import tiers
+from tiers import pytest_runtest_setup  # noqa: F401  a hook
 
 if TYPE_CHECKING:
     from partwise.train.config import RunConfig
@@ -28,6 +30,18 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # of tests with more thread
 settings.register_profile("same_examples", deadline=None, derandomize=True, database=None)
 settings.register_profile("other_examples", deadline=None, database=None)
 settings.load_profile("same_examples")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    tiers.pytest_addoption(parser)
+    parser.addoption("--without-posix", action="store_true", help="as on Windows: see tests/emulated_windows")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    tiers.pytest_configure(config)
+    if config.getoption("--without-posix"):
+        sys.path.insert(0, str(Path(__file__).with_name("emulated_windows")))
+        importlib.import_module("emulation").install()
 
 
 @pytest.hookimpl(optionalhook=True)

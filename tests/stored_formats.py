@@ -32,7 +32,7 @@ def write(folder: Path) -> None:
             main()
         except SystemExit as stop:
             assert not stop.code, stop.code
-    for path in [*Path("runs").rglob(".lock"), Path("runs/comparison/report.html")]:
+    for path in [*Path("runs").rglob(".lock"), *Path("runs").rglob(".pid"), Path("runs/comparison/report.html")]:
         path.unlink()
     for path in Path("runs/comparison").rglob("checkpoints"):
         shutil.rmtree(path)

@@ -453,7 +453,7 @@ def test_failing_to_append_metrics_is_a_one_line_error(run: Path, config: RunCon
 def test_failing_to_write_the_run_metadata_is_a_one_line_error(tmp_path: Path, config: RunConfig) -> None:
     with largest_file(100), pytest.raises(ConfigError, match=ONE_LINE):
         RunFolder(tmp_path / "run", config)
-    assert os.listdir(tmp_path / "run") == [".lock"]
+    assert sorted(os.listdir(tmp_path / "run")) == [".lock", ".pid"]
     run_to(tmp_path / "run", config, 2)
     assert latest_checkpoint(tmp_path / "run" / "checkpoints")[0]
 

@@ -67,7 +67,17 @@ def test_on_an_error_the_old_file_stays(tmp_path: Path, monkeypatch: pytest.Monk
         assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"file": "old"}
 
 
-NAMES = (".lock", "run.json", "metrics.jsonl", "report.html", ".run.json.tmp", "error.txt", "status.json", "job.json")
+NAMES = (
+    ".lock",
+    ".pid",
+    "run.json",
+    "metrics.jsonl",
+    "report.html",
+    ".run.json.tmp",
+    "error.txt",
+    "status.json",
+    "job.json",
+)
 
 
 def test_links_in_a_received_run_folder_lead_nowhere(

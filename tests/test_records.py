@@ -236,5 +236,5 @@ def test_a_lock_of_no_process_is_no_activity(tmp_path: Path) -> None:
         '{"config": {"train": {"steps": 4}, "data": {}}, "command": [], "data": {"hash": "0"}, "parameters": 3}'
     )
     for content in ("-1", "0", "9" * 90, "", "x"):
-        (folder / ".lock").write_text(content)
+        (folder / ".pid").write_text(content)
         assert list_runs(tmp_path)[0].state == "stopped at step 0 of 4"

@@ -19,10 +19,12 @@ LAYERS = [
     "console",
     "config",
     "torch_extra",
+    "windows",
     "files",
     "json_files",
     "records",
     "machine",
+    "processes",
     "drafts",
     "git",
     "run_names",
@@ -177,7 +179,10 @@ BARE_READS = {
     ("config.reading", "open(path, 'rb', opener=open_regular)"),
     ("config.reading", "os.open(name, flags | NO_WAIT, 438)"),
     ("files", "open(path, mode, opener=lambda name, flags: open_regular(name, flags | NO_FOLLOW), **options)"),
-    ("files", "os.open(path, os.O_RDONLY)"),  # what was just written, to sync it
+    (
+        "files",
+        "os.open(path, os.O_RDWR if sys.platform == 'win32' else os.O_RDONLY)",
+    ),  # what was just written, to sync it
     ("comparison.trials.claims", "os.open(mine.path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 420)"),  # only a new file
     # files of the package
     ("lessons.answers", "answer_file(lesson).read_text(encoding='utf-8')"),
@@ -193,10 +198,10 @@ BARE_READS = {
     ("plots.layout", "folder.joinpath(name).read_text('utf-8')"),
     # files of the system
     ("cli.signals", "os.open(os.devnull, os.O_RDWR)"),
-    ("comparison.trials.forkserver", "os.open(os.devnull, os.O_WRONLY)"),
-    ("comparison.trials.worker", "os.open(os.devnull, os.O_RDWR)"),
-    ("kernels.build", "Path('/proc/cpuinfo').read_text(encoding='utf-8', errors='replace')"),
-    ("machine", "open('/proc/cpuinfo')"),
+    ("comparison.trials.server", "os.open(os.devnull, os.O_WRONLY)"),
+    ("comparison.trials.execution", "os.open(os.devnull, os.O_RDWR)"),
+    ("machine", "Path('/proc/cpuinfo').read_text(encoding='utf-8', errors='replace')"),
+    ("machine", "open('/proc/cpuinfo', encoding='utf-8', errors='replace')"),
     ("machine", "Path('/proc/meminfo').read_text(encoding='utf-8')"),
     ("machine", "(folder / 'memory.stat').read_text()"),
     ("machine", "(folder / limit).read_text()"),

@@ -5,7 +5,6 @@ sizes and SHA-256 hashes is written last, and one rename makes the folder visibl
 that verifies; no pointer to it is stored.
 """
 
-import os
 import re
 import shutil
 from collections.abc import Callable, Mapping
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from partwise.config import ConfigError
 from partwise.drafts import hidden_sibling, make_draft
-from partwise.files import file_sha256, sync, write_file
+from partwise.files import file_sha256, rename, sync, write_file
 from partwise.json_files import Writer, json_writer
 from partwise.messages import print_message
 from partwise.records import DamagedFileError, read_record
@@ -55,12 +54,12 @@ def write_folder(
         sync(draft / MANIFEST)
         sync(draft)
         if target.exists():
-            os.rename(target, previous)
-        os.rename(draft, target)
+            rename(target, previous)
+        rename(draft, target)
         sync(target.parent)
     except BaseException:
         if previous.exists() and not target.exists():
-            os.rename(previous, target)
+            rename(previous, target)
         shutil.rmtree(draft, ignore_errors=True)
         raise
     shutil.rmtree(previous, ignore_errors=True)
@@ -70,7 +69,7 @@ def remove_folder(target: Path) -> None:
     """Remove a folder atomically: a killed process never leaves part of it under its name."""
     hidden = hidden_sibling(target, "tmp")
     shutil.rmtree(hidden, ignore_errors=True)
-    os.rename(target, hidden)
+    rename(target, hidden)
     shutil.rmtree(hidden, ignore_errors=True)
 
 

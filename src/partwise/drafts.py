@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from partwise.config import ConfigError
-from partwise.files import replace_file, sync
+from partwise.files import rename, replace_file, sync
 from partwise.machine import is_alive
 
 
@@ -28,7 +28,7 @@ def new_folder(target: Path) -> Iterator[Path]:
         for folder, _, files in os.walk(draft):
             for name in [*files, "."]:
                 sync(Path(folder, name))
-        os.rename(draft, target)
+        rename(draft, target)
     except BaseException:
         shutil.rmtree(draft, ignore_errors=True)
         raise
@@ -80,7 +80,7 @@ def remove_leftovers(parent: Path) -> None:
         if match and match[3] == "tmp" and int(match[2]) != os.getpid() and is_alive(int(match[2])):
             continue  # being written: a comparison writes job.json into the folder of a run that a worker owns
         if match and match[3] == "old" and not (parent / match[1]).exists():
-            os.rename(path, parent / match[1])  # killed between the two renames of a replacement
+            rename(path, parent / match[1])  # killed between the two renames of a replacement
         elif match and path.is_dir() and not path.is_symlink():
             shutil.rmtree(path, ignore_errors=True)
         elif match:

@@ -7,12 +7,15 @@ import errno
 import hashlib
 import os
 import stat
-from collections.abc import Mapping
+import sys
+import time
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import IO, Any
 
+from partwise import windows
 from partwise.config import ConfigError
 from partwise.config.reading import open_regular, open_to_read
 
@@ -34,6 +37,8 @@ def working_folder() -> Path:
 def open_file(path: Path, mode: str, **options: Any) -> IO[Any]:
     """As `open`, but a symbolic link under this name, a pipe or a device is an OSError; links among folders are followed."""
     try:
+        if not NO_FOLLOW and path.is_symlink():  # on Windows
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
         return open(path, mode, opener=lambda name, flags: open_regular(name, flags | NO_FOLLOW), **options)
     except OSError as error:
         if error.errno == errno.ELOOP:
@@ -55,16 +60,46 @@ def replace_file(path: Path, content: bytes) -> None:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        os.replace(draft, path)
+        patiently(os.replace, draft, path)
         sync(path.parent)
     except BaseException:
         draft.unlink(missing_ok=True)
         raise
 
 
+BUSY_SECONDS = 5.0
+"""How long a rename waits on Windows for the programs that have the file open."""
+
+
+def rename(source: Path, target: Path) -> None:
+    """Rename a file, which may replace another, or a folder, which may replace an empty one. Atomic. Raises OSError."""
+    if sys.platform == "win32":
+        if source.is_dir() and target.is_dir():
+            target.rmdir()  # which only an empty one allows
+        patiently(os.replace, source, target)
+    else:
+        patiently(os.rename, source, target)
+
+
+def patiently(change: Callable[[Path, Path], None], source: Path, target: Path) -> None:
+    """Rename by `change`. Windows refuses it while any program reads the file, a virus scanner too: this waits for it."""
+    deadline = time.monotonic() + BUSY_SECONDS
+    while True:
+        try:
+            change(source, target)
+            return
+        except PermissionError:
+            if sys.platform != "win32" or time.monotonic() > deadline:
+                raise
+        time.sleep(0.02)
+
+
 def sync(path: Path) -> None:
-    """Sync a file, or the entries of a folder, to disk."""
-    descriptor = os.open(path, os.O_RDONLY)
+    """Sync a file, or the entries of a folder, to disk. Windows has no call for folders, and writes their entries itself."""
+    if sys.platform == "win32" and path.is_dir():
+        return
+    # Windows syncs only what was opened for writing
+    descriptor = os.open(path, os.O_RDWR if sys.platform == "win32" else os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
@@ -99,14 +134,31 @@ def own_sources() -> str:
 
 
 def others_can_write(path: Path) -> bool:
-    """Whether another user, root aside, owns a file or folder or may write it."""
+    """Whether another user, root aside, owns a file or folder or may write it; not known, so False, on Windows."""
+    if sys.platform == "win32":  # a file has the access list of its folder, which lies in the user's profile by default
+        return False
     found = path.stat()
     return not is_trusted(found.st_uid) or bool(found.st_mode & (stat.S_IWGRP | stat.S_IWOTH))
 
 
 def is_trusted(owner: int) -> bool:
     """Whether a user is this one, or root, who could replace Python as well."""
-    return owner in (os.geteuid(), 0)
+    return owner in (user(), 0)
+
+
+def user() -> int:
+    """The number of this user; 0, which `stat` gives as the owner of every file, on Windows."""
+    if sys.platform == "win32":
+        return 0
+    return os.geteuid()
+
+
+def link_to(target: Path, link: Path) -> None:
+    """Make a link to a file or folder; on Windows, where a symbolic link needs a privilege, one of another kind."""
+    if sys.platform == "win32":
+        windows.link_to(target, link)
+    else:
+        link.symlink_to(target)
 
 
 def private_folder(path: Path) -> None:

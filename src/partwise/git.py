@@ -1,8 +1,12 @@
 """Git with hooks, filters and fsmonitor of untrusted repositories disabled: a received folder has a configuration."""
 
 import os
+import shutil
 import subprocess
+import sys
 from pathlib import Path
+
+from partwise.config import ConfigError
 
 QUIET = ("core.fsmonitor=false", "core.hooksPath=/dev/null")
 
@@ -52,3 +56,17 @@ def _run(folder: Path, *words: str, timeout: float | None = None) -> "subprocess
         timeout=timeout,
         env={**os.environ, **OFFLINE},
     )
+
+
+def shell() -> str:
+    """The program that runs commands for a shell; on Windows, where the system has none, that of git.
+
+    Raises ConfigError without it.
+    """
+    if sys.platform != "win32":
+        return "/bin/sh"
+    places = [Path(found).resolve().parents[1] / "bin" for found in [shutil.which("git")] if found]
+    found = shutil.which("sh") or next((path for place in places if (path := shutil.which("sh", path=place))), None)
+    if found is None:
+        raise ConfigError("a command for a shell needs `sh`: install Git for Windows, or use a command without shell")
+    return found

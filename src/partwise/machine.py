@@ -1,17 +1,17 @@
 """The hardware, operating system, processes, memory and cache folder of this machine. Imports no torch."""
 
-import ctypes
 import os
 import platform
+import re
 import shutil
-import signal
 import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
 
+from partwise import windows
 from partwise.config import ConfigError
-from partwise.files import is_trusted
+from partwise.files import is_trusted, user
 
 
 def cache_root() -> Path:
@@ -35,13 +35,15 @@ def cache_folder(name: str, root: Path | None = None) -> Path:
         shared = not is_trusted(root.stat().st_uid)
     except OSError:  # it does not exist yet, and will be this user's
         shared = False
-    return root / (f"{name}-{os.geteuid()}" if shared else name)
+    return root / (f"{name}-{user()}" if shared else name)
 
 
 def is_alive(pid: int) -> bool:
     """Whether a process of this machine has this number."""
     if pid <= 0:
         return False  # these would name groups of processes
+    if sys.platform == "win32":  # where `os.kill` would end it
+        return windows.is_alive(pid)
     try:
         os.kill(pid, 0)
     except PermissionError:  # another user's
@@ -51,30 +53,66 @@ def is_alive(pid: int) -> bool:
     return True
 
 
-def end_with(parent: int) -> None:
-    """On Linux, end this process by SIGTERM when `parent`, which has started it, dies; elsewhere, if it has died already."""
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a handler would continue and start a program
-    if sys.platform == "linux":
-        set_parent_death_signal = 1
-        ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGTERM)
-    if os.getppid() != parent:  # it died before the request, which the kernel then ignores
-        os.kill(os.getpid(), signal.SIGTERM)
-
-
 def hardware() -> dict[str, str]:
     """Python, system, processor and cores."""
-    cpu = platform.processor() or platform.machine()
-    try:
-        with open("/proc/cpuinfo") as file:
-            cpu = next((line.partition(":")[2].strip() for line in file if line.startswith("model name")), cpu)
-    except OSError:
-        pass
     return {
         "python": ".".join(map(str, sys.version_info[:3])),
         "system": f"{platform.system()} {platform.machine()}",
-        "cpu": cpu,
+        "cpu": processor_name(),
         "cores": str(os.cpu_count()),
     }
+
+
+def processor_name() -> str:
+    """The name of the processor as the system tells it, else its kind, such as `x86_64`."""
+    if sys.platform == "win32":
+        return windows.processor_name() or platform.machine()
+    if sys.platform == "darwin":
+        return printed(["/usr/sbin/sysctl", "-n", "machdep.cpu.brand_string"]) or platform.machine()
+    with suppress(OSError), open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
+        for line in file:
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def instruction_sets() -> list[str]:
+    """What the system tells of the processor's instruction sets, else its name, in an order that does not change."""
+    if sys.platform == "win32":
+        return [processor_name()]
+    if sys.platform == "darwin":
+        return [processor_name(), *sorted(printed(["/usr/sbin/sysctl", "hw.optional"]).splitlines())]
+    names = ("flags", "Features", "model name", "CPU part")
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return [processor_name()]
+    return sorted({line for line in lines if line.startswith(names)})
+
+
+def printed(words: list[str]) -> str:
+    """What a program of the system prints; empty if it cannot be run or fails."""
+    try:
+        done = subprocess.run(words, capture_output=True, encoding="utf-8", errors="replace", timeout=20, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return "" if done.returncode else done.stdout.strip()
+
+
+def available_cores() -> int:
+    """The cores that this process may use."""
+    if sys.platform != "win32" and hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def peak_memory() -> int:
+    """The largest memory in bytes that this process has had."""
+    if sys.platform == "win32":
+        return windows.peak_memory()
+    import resource
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 CONTAINER_MEMORY = (
@@ -86,6 +124,10 @@ CONTAINER_MEMORY = (
 
 def available_memory() -> int | None:
     """The bytes that new processes can use, by the system and the limits of a container; None if the system does not tell."""
+    if sys.platform == "win32":
+        return windows.available_memory()
+    if sys.platform == "darwin":
+        return macos_memory(printed(["/usr/bin/vm_stat"]))
     free: list[int] = []
     with suppress(OSError, ValueError, IndexError):
         lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
@@ -96,6 +138,17 @@ def available_memory() -> int | None:
             in_use = int((folder / used).read_text()) - int(statistics[cached])  # a cache of files is given back
             free.append(int((folder / limit).read_text()) - in_use)
     return max(0, min(free)) if free else None
+
+
+def macos_memory(statistics: str) -> int | None:
+    """The bytes of the free pages and of those that the system gives up on demand, from the text of `vm_stat`."""
+    size = re.search(r"page size of (\d+) bytes", statistics)
+    pages = [
+        int(found[1])
+        for kind in ("free", "inactive", "speculative", "purgeable")
+        if (found := re.search(rf"^Pages {kind}:\s+(\d+)\.", statistics, re.MULTILINE))
+    ]
+    return int(size[1]) * sum(pages) if size and pages else None
 
 
 OUT_OF_MEMORY = (
@@ -124,9 +177,5 @@ def graphics() -> list[str]:
     """The names of the NVIDIA GPUs, as nvidia-smi reports them."""
     if shutil.which("nvidia-smi") is None:
         return []
-    words = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
-    try:
-        done = subprocess.run(words, capture_output=True, text=True, timeout=20, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return []
-    return [line.strip() for line in done.stdout.splitlines() if line.strip()] if done.returncode == 0 else []
+    found = printed(["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"])
+    return [line.strip() for line in found.splitlines() if line.strip()]

@@ -1,15 +1,19 @@
 """Names, locks and write errors of run folders."""
 
 import errno
-import fcntl
 import os
 import re
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from partwise.config import ConfigError, digest
-from partwise.files import open_file
+from partwise.config.reading import read_file
+from partwise.files import open_file, write_file
+
+DEVICES = {"con", "prn", "aux", "nul", *(f"{port}{number}" for port in ("com", "lpt") for number in range(1, 10))}
+"""What names on Windows are devices, whatever follows a dot."""
 
 
 def check_run_name(name: str) -> str:
@@ -18,6 +22,8 @@ def check_run_name(name: str) -> str:
         raise ConfigError(
             f"--name {name!r}: start with a letter or digit, and use no separator, space or '..' (at most 120 characters)"
         )
+    if sys.platform == "win32" and (name.endswith(".") or name.partition(".")[0].lower() in DEVICES):
+        raise ConfigError(f"--name {name!r}: Windows has no folder of this name: choose another")
     return name
 
 
@@ -43,6 +49,8 @@ def explain_write_errors(path: Path) -> Iterator[None]:
 
 
 IN_USE = "is in use by process"
+LOCK, OWNER = ".lock", ".pid"
+"""In a folder: the file that is locked, which some systems let no other process read, and the number of the process."""
 
 
 class FolderLock:
@@ -52,21 +60,27 @@ class FolderLock:
     """
 
     def __init__(self, folder: Path, wait: bool = False) -> None:
+        from filelock import FileLock, Timeout  # takes as long to import as a command's help
+
         with explain_write_errors(folder):
-            self.file = open_file(folder / ".lock", "a+")
+            open_file(folder / LOCK, "a", encoding="utf-8").close()  # refuses a link, a pipe and a device
+            self.lock = FileLock(str((folder / LOCK).absolute()), thread_local=False)
             try:
-                fcntl.flock(self.file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-            except BlockingIOError:
-                self.file.seek(0)
-                pid = self.file.read().strip() or "unknown"
-                self.file.close()
+                self.lock.acquire(timeout=-1 if wait else 0)
+            except Timeout:
+                pid = lock_owner(folder) or "unknown"
                 raise ConfigError(f"{folder} {IN_USE} {pid}: wait for it, stop it, or choose another --name") from None
-            self.owner = os.getpid()
-            self.file.truncate(0)
-            self.file.write(str(os.getpid()))
-            self.file.flush()
+            self.process = os.getpid()
+            write_file(folder / OWNER, str(self.process).encode())
 
     def release(self) -> None:
-        if not self.file.closed and os.getpid() == self.owner:
-            fcntl.flock(self.file, fcntl.LOCK_UN)  # closing it is not enough if a fork has a copy
-        self.file.close()
+        if os.getpid() == self.process:  # a fork has a copy
+            self.lock.release()
+
+
+def lock_owner(folder: Path) -> int | None:
+    """The number of the process that last locked a folder; None if there is none."""
+    try:
+        return int(read_file(folder / OWNER, 100))
+    except (OSError, ValueError):
+        return None

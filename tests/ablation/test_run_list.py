@@ -36,7 +36,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         os.chdir(before)
     shutil.copytree(path / "runs/deep/r", path / "runs/stopped")
     (path / "runs/stopped/result.json").unlink()
-    (path / "runs/stopped/.lock").unlink()
+    (path / "runs/stopped/.pid").unlink()
     for age, name in enumerate(["deep/r", "c", "stopped"]):
         for file in (path / "runs" / name).glob("*.json"):
             os.utime(file, (1000 - age, 1000 - age))
@@ -70,7 +70,7 @@ def test_entries_say_what_the_files_say(folder: Path) -> None:
 
 def test_a_comparison_that_shares_runs_has_none_of_its_own_to_count(folder: Path, tmp_path: Path) -> None:
     shutil.copytree(folder / "c", tmp_path / "runs" / "c")
-    for name in ("results.json", ".lock"):
+    for name in ("results.json", ".pid"):
         (tmp_path / "runs" / "c" / name).unlink()
     assert [each.state for each in list_runs(tmp_path / "runs")] == ["stopped, 4 runs finished"]
     shutil.rmtree(tmp_path / "runs" / "c" / "runs")
@@ -88,7 +88,7 @@ def test_other_data_has_another_scale(folder: Path, tmp_path: Path) -> None:
 
 def test_a_folder_in_use_is_running(folder: Path, tmp_path: Path) -> None:
     shutil.copytree(folder / "stopped", tmp_path / "r")
-    (tmp_path / "r/.lock").write_text(str(os.getpid()))
+    (tmp_path / "r/.pid").write_text(str(os.getpid()))
     assert list_runs(tmp_path)[0].state.startswith("running")
 
 

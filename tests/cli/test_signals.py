@@ -79,7 +79,11 @@ def test_closing_the_terminal_saves_a_run(here: Path) -> None:
     assert int(checkpoint.name[5:]) == lines(here / "runs/run/metrics.jsonl") > 30  # nothing trained was lost
 
 
-def test_closing_the_terminal_or_sigterm_saves_the_runs_of_a_comparison(here: Path) -> None:
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_closing_the_terminal_or_sigterm_saves_the_runs_of_a_comparison(
+    here: Path, method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PARTWISE_START_METHOD", method)
     words = ["compare", "mingpt", "ffn=swiglu", "--data", "text.txt", "--seeds", "2", "--workers", "2"]
     words += [word for override in SLOW for word in ("--common", override)]
 
@@ -92,7 +96,7 @@ def test_closing_the_terminal_or_sigterm_saves_the_runs_of_a_comparison(here: Pa
         for folder in saved:
             checkpoint, _ = latest_checkpoint(folder / "checkpoints")
             assert checkpoint is not None and int(checkpoint.name[5:]) == lines(folder / "metrics.jsonl")
-            assert gone(int((folder / ".lock").read_text()))
+            assert gone(int((folder / ".pid").read_text()))
 
     pid, terminal = in_terminal(*words, "--name", "closed")
     wait_for(lambda: started("closed"), terminal)
@@ -112,8 +116,11 @@ def test_closing_the_terminal_or_sigterm_saves_the_runs_of_a_comparison(here: Pa
     check("ended")
 
 
-@pytest.mark.parametrize("command", ["train", "compare"])
-def test_three_interrupts_say_saved_only_if_it_is_so(here: Path, command: str) -> None:
+@pytest.mark.parametrize(("command", "method"), [("train", ""), ("compare", "fork"), ("compare", "spawn")])
+def test_three_interrupts_say_saved_only_if_it_is_so(
+    here: Path, command: str, method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PARTWISE_START_METHOD", method)
     words = ["train", "mingpt", *SLOW, "--data", "text.txt", "--name", "r"]
     if command == "compare":
         words = [
@@ -141,7 +148,7 @@ def test_three_interrupts_say_saved_only_if_it_is_so(here: Path, command: str) -
     assert process.returncode == 128 + signal.SIGINT and "Traceback" not in output, output
     folders = [path.parent for path in here.rglob("metrics.jsonl")]
     for folder in folders:
-        assert gone(int((folder / ".lock").read_text()))
+        assert gone(int((folder / ".pid").read_text()))
     saved = [latest_checkpoint(folder / "checkpoints")[0] for folder in folders]
     complete = all(
         each is not None and int(each.name[5:]) == lines(folder / "metrics.jsonl")
@@ -151,8 +158,12 @@ def test_three_interrupts_say_saved_only_if_it_is_so(here: Path, command: str) -
     assert says_saved <= complete and (says_saved or "some runs could not save" in output), output
 
 
-def test_runs_save_and_end_if_the_comparison_is_killed_and_nobody_reaps_it(here: Path) -> None:
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_runs_save_and_end_if_the_comparison_is_killed_and_nobody_reaps_it(
+    here: Path, method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A container's first process may be no init: the killed one stays in the table of processes, and looks alive."""
+    monkeypatch.setenv("PARTWISE_START_METHOD", method)
     words = ["compare", "mingpt", "ffn=swiglu", "--data", "text.txt", "--seeds", "1", "--workers", "2", "--name", "c"]
     words += [word for override in SLOW for word in ("--common", override)]
     process = subprocess.Popen([sys.executable, "-m", "partwise", *words], stdout=subprocess.DEVNULL)
@@ -162,7 +173,7 @@ def test_runs_save_and_end_if_the_comparison_is_killed_and_nobody_reaps_it(here:
     process.kill()
     try:
         for folder in folders:
-            assert gone(int((folder / ".lock").read_text()))
+            assert gone(int((folder / ".pid").read_text()))
             checkpoint, _ = latest_checkpoint(folder / "checkpoints")
             assert checkpoint is not None and int(checkpoint.name[5:]) == lines(folder / "metrics.jsonl")
     finally:

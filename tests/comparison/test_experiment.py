@@ -204,7 +204,7 @@ def test_an_interrupted_comparison_resumes_with_equal_results(here: Path) -> Non
     assert list(here.glob("runs/cut/runs/*/*/checkpoints/step-*"))  # stopped in the middle, and saved
     assert not (here / "runs/cut/results.json").exists()
     time.sleep(0.2)
-    for card in here.glob("runs/cut/runs/*/*/.lock"):
+    for card in here.glob("runs/cut/runs/*/*/.pid"):
         pid = int(card.read_text())
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)

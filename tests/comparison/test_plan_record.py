@@ -30,6 +30,7 @@ from partwise.comparison.results import Results
 from partwise.comparison.stats.effect import Effect
 from partwise.comparison.stats.methods import METHODS, Method
 from partwise.config import ConfigError
+from partwise.run_names import LOCK, OWNER
 
 DRIFT = {"gain": 0.0}
 """What makes repeated trials differ, as the threads of a GPU may."""
@@ -50,7 +51,7 @@ def kinds() -> list[str]:
 
 
 def drafts() -> list[Path]:
-    return [path for path in Path("runs").rglob(".*") if path.name != ".lock"]
+    return [path for path in Path("runs").rglob(".*") if path.name not in (LOCK, OWNER)]
 
 
 def killed_at(step: int, work: Callable[[], Any]) -> bool:

@@ -24,7 +24,7 @@ import partwise
 from partwise.checkpoint import latest_checkpoint, list_checkpoints, step_of, verify
 from partwise.config import ConfigError
 from partwise.data import Batch
-from partwise.run_names import FolderLock
+from partwise.run_names import LOCK, OWNER, FolderLock
 from partwise.train.config import RunConfig, run_config
 from partwise.train.loop import Diverged, Run, Step
 from partwise.train.metrics import read_metrics
@@ -144,7 +144,9 @@ def test_the_random_estimator_resumes_with_the_same_batches(tiny: Tiny, tmp_path
 
 def test_a_finished_run_does_not_train_again(tiny: Tiny, tmp_path: Path) -> None:
     train(tmp_path, tiny())
-    files = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file() and path.name != ".lock"}
+    files = {
+        path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file() and path.name not in (LOCK, OWNER)
+    }
     assert train(tmp_path, tiny()) == {}
     assert all(path.read_bytes() == content for path, content in files.items())
 
@@ -269,7 +271,7 @@ class Killed:
             self.root / "uninterrupted"
         )
         names = {entry.name for entry in path.iterdir()}
-        assert names == {".lock", "run.json", "metrics.jsonl", "result.json", "checkpoints"}
+        assert names == {LOCK, OWNER, "run.json", "metrics.jsonl", "result.json", "checkpoints"}
         assert not list((path / "checkpoints").glob(".*"))
         return seen
 

@@ -10,6 +10,7 @@ from partwise.compute.backend_plan import BackendPlan
 from partwise.compute.runtime import Runtime
 from partwise.config import ConfigError, import_parts
 from partwise.messages import print_message
+from partwise.processes import ASKING
 from partwise.records import read_record
 from partwise.train.config import RunConfig
 from partwise.train.distributed.launcher import LOST, TOGETHER, end_now, end_with_launcher
@@ -40,7 +41,8 @@ def train(folder: Path, processes: Processes) -> int:
     def stop(*_: object) -> None:
         run.stop_requested = True
 
-    signal.signal(signal.SIGTERM, stop)
+    for number in ASKING:
+        signal.signal(number, stop)
     status = DONE
     try:
         for _ in run.events():

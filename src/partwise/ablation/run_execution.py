@@ -1,7 +1,6 @@
 """Training runs of a comparison in a worker process."""
 
 import itertools
-import signal
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -17,9 +16,10 @@ from partwise.config import import_parts, read_file
 from partwise.data import Dataset
 from partwise.evaluate.arithmetic import accuracy_by_operation, answer_problems
 from partwise.model import Transformer
+from partwise.processes import send
 from partwise.records import Record, read_record
 from partwise.train.config import RunConfig
-from partwise.train.distributed.launcher import send, started, wait
+from partwise.train.distributed.launcher import started, wait
 from partwise.train.multi_seed import train_seeds
 from partwise.train.result import verified_result, write_result
 from partwise.train.run_folder import RunFolder
@@ -109,7 +109,8 @@ def train_in_processes(folder: Path, job: Record, should_stop: Callable[[], bool
             nonlocal asked
             if not asked and should_stop():
                 asked = True
-                send(children, signal.SIGTERM)
+                for child in children:
+                    send(child)
 
         status = wait(children, pass_on, f"{folder}/rank-{{rank}}.txt")
     if status == FAILED:

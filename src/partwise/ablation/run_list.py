@@ -14,7 +14,8 @@ from partwise.comparison.trials.trial import VALIDATION_LOSS
 from partwise.config import ConfigError
 from partwise.machine import is_alive
 from partwise.messages import quantity
-from partwise.records import DamagedFileError, read_bytes, read_record
+from partwise.records import DamagedFileError, read_record
+from partwise.run_names import lock_owner
 from partwise.train.result import read_result
 
 COMPARISON_FILES = ("compare.json", "results.json")
@@ -150,10 +151,7 @@ def _data(content: str, config: Mapping[str, Any]) -> str:
 
 def _activity(path: Path) -> str:
     """`running` if the process that last locked the folder is alive, else `stopped`. Takes no lock itself."""
-    try:
-        return "running" if is_alive(int(read_bytes(path / ".lock", 100))) else "stopped"
-    except (DamagedFileError, ValueError):
-        return "stopped"
+    return "running" if is_alive(lock_owner(path) or 0) else "stopped"
 
 
 def _modified(path: Path) -> float:

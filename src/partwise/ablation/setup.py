@@ -1,6 +1,5 @@
 """How a comparison is computed on this machine: runtime, backends of each arm, and concurrency."""
 
-import os
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
@@ -9,6 +8,7 @@ from partwise.compute.backend_plan import BackendPlan as ComputePlan
 from partwise.compute.backend_plan import check_requested, multi_seed_backends, shared_plans, slower_arms
 from partwise.compute.runtime import Runtime, choose_runtime, requested
 from partwise.config import ConfigError
+from partwise.machine import available_cores
 from partwise.model import Transformer, meta_model
 from partwise.train.distributed.processes import Processes
 
@@ -41,8 +41,7 @@ def choose_setup(
         workers = workers or 1
         threads = train.threads or max(1, runtime.threads // workers)
         return Setup(runtime.with_threads(threads), plans, workers, seeds_per_process)
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
-    workers = workers or max(1, cores // processes_per_run)
+    workers = workers or max(1, available_cores() // processes_per_run)
     return Setup(runtime.with_threads(train.threads or 1), plans, workers, seeds_per_process)
 
 

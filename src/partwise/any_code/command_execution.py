@@ -1,10 +1,8 @@
 """A command in a worker process: run it, wait, read its numbers, write `result.json`."""
 
 import contextlib
-import functools
 import math
 import os
-import signal
 import socket
 import subprocess
 import time
@@ -19,8 +17,8 @@ from partwise.any_code.numbers import read_curve, read_metric, source_files
 from partwise.any_code.result_files import ResultFiles, empty_output
 from partwise.comparison.trials.stored import JOB, STDERR, STDOUT, Outcome, hash_files, stored_status
 from partwise.config import ConfigError, digest, open_to_read
-from partwise.files import open_file
-from partwise.machine import end_with
+from partwise.files import open_file, rename
+from partwise.processes import ProcessGroup, ended_by
 from partwise.records import read_record
 
 __all__ = ["execute", "stored_status"]
@@ -51,12 +49,9 @@ class Ended:
         if self.timed_out:
             return f"it ran longer than {minutes:g} minutes"
         which = f"rank {self.rank}: " if self.rank else ""
-        if self.status < 0:
-            with contextlib.suppress(ValueError):
-                name = signal.Signals(-self.status).name
-                memory = ", as by a system that is out of memory" if name == "SIGKILL" else ""
-                return f"{which}killed by {name}{memory}"
-            return f"{which}killed by signal {-self.status}"
+        if name := ended_by(self.status):
+            memory = ", as by a system that is out of memory" if name == "SIGKILL" else ""
+            return f"{which}killed by {name}{memory}"
         if self.status:
             last = last_line(folder / log_name(self.rank))
             return f"{which}exit status {self.status}" + (f": {last}" if last else "")
@@ -113,7 +108,7 @@ def attempt_once(
     folder, cwd, values = files.folder, files.cwd, files.values
     if attempt > 1:
         for name in (STDOUT, *(log_name(rank) for rank in range(limits.processes))):
-            os.replace(folder / name, folder / name.replace(".txt", f"-attempt-{attempt - 1}.txt"))
+            rename(folder / name, folder / name.replace(".txt", f"-attempt-{attempt - 1}.txt"))
     empty_output(folder, files.output, key, resumes=limits.resumable and attempt == 1)
     files.start(key)
     words = config.words(values, tuple(job["check"]))
@@ -156,14 +151,16 @@ def run(
     """
     start = time.monotonic()
     deadline = start + 60 * (math.inf if limits.minutes is None else limits.minutes)
+    groups: list[ProcessGroup] = []
     processes: list[subprocess.Popen[bytes]] = []
     interrupted = timed_out = False
     try:
         for variables in ranks(limits.processes):
-            process = launch(words, cwd, {**env, **variables}, folder, len(processes))
-            if process is None:
-                return Ended(127, 0.0, rank=len(processes))
-            processes.append(process)
+            group = launch(words, cwd, {**env, **variables}, folder, len(groups))
+            if group is None:
+                return Ended(127, 0.0, rank=len(groups))
+            groups.append(group)
+            processes.append(group.process)
         while running := [each for each in processes if each.poll() is None]:
             if any(each.returncode for each in processes):
                 break
@@ -177,7 +174,7 @@ def run(
         order = sorted(range(len(processes)), key=lambda rank: (processes[rank].returncode or 0) >= 0)
         rank = next((rank for rank in order if processes[rank].returncode), 0)
     finally:
-        stop(processes)
+        stop(groups)
     return Ended(processes[rank].returncode, time.monotonic() - start, interrupted, timed_out, rank)
 
 
@@ -192,48 +189,31 @@ def ranks(n: int) -> list[dict[str, str]]:
     return [{**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(n)]
 
 
-def launch(
-    words: list[str], cwd: Path, env: Mapping[str, str], folder: Path, rank: int
-) -> "subprocess.Popen[bytes] | None":
-    """Start the command in a session of its own; None, with the reason in its log, if it cannot be started."""
+def launch(words: list[str], cwd: Path, env: Mapping[str, str], folder: Path, rank: int) -> ProcessGroup | None:
+    """Start the command as a group of its own; None, with the reason in its log, if it cannot be started."""
     with contextlib.ExitStack() as files:
         for name in {log_name(rank), *([STDOUT] if rank == 0 else [])}:
             (folder / name).unlink(missing_ok=True)  # a worker that lost this trial may still write to it for a moment
         stderr = files.enter_context(open_file(folder / log_name(rank), "wb"))
         stdout = files.enter_context(open_file(folder / STDOUT, "wb")) if rank == 0 else stderr
         try:
-            return subprocess.Popen(
-                words,
-                cwd=cwd,
-                env=dict(env),
-                stdin=subprocess.DEVNULL,
-                stdout=stdout,
-                stderr=stderr,
-                start_new_session=True,
-                preexec_fn=functools.partial(end_with, os.getpid()),  # no command outlives its worker
-            )
+            # no command outlives its worker
+            return ProcessGroup(words, cwd=cwd, env=dict(env), stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr)
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or error
             stderr.write(f"cannot start {words[0]}: {reason}\n".encode())
             return None
 
 
-def stop(processes: "list[subprocess.Popen[bytes]]") -> None:
+def stop(groups: list[ProcessGroup]) -> None:
     """End the processes that still run (ask, wait, kill) and those they left behind, which would disturb the next trial."""
-    for process in processes:
-        if process.poll() is None:
-            end_group(process.pid, signal.SIGTERM)
+    for group in groups:
+        group.ask()
     deadline = time.monotonic() + GRACE_SECONDS
-    for process in processes:
+    for group in groups:
         with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(max(0.0, deadline - time.monotonic()))
-        end_group(process.pid, signal.SIGKILL)
-        process.wait()
-
-
-def end_group(group: int, which: signal.Signals) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(group, which)
+            group.process.wait(max(0.0, deadline - time.monotonic()))
+        group.kill()
 
 
 def last_line(path: Path) -> str:

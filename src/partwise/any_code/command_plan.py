@@ -12,6 +12,7 @@ from partwise.comparison.stats.protocol import Claim, Rules
 from partwise.config import ConfigError, did_you_mean
 from partwise.config.overrides import difference
 from partwise.config.yaml import parse_value
+from partwise.git import shell
 
 OTHER_SEEDS = 500_000
 """The distance of the negative control's seeds from those of the arms."""
@@ -63,7 +64,7 @@ class CommandConfig:
         """The words to execute: those of the command, or a shell and its text. `more` are further arguments."""
         args = (*self.args, *more)
         if self.shell:
-            return ["/bin/sh", "-c", fill_shell(self.command, args, values)]
+            return [shell(), "-c", fill_shell(self.command, args, values)]
         return fill_words(self.command, args, values)
 
     def variables(self, values: Mapping[str, str]) -> dict[str, str]:

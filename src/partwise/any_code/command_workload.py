@@ -1,6 +1,5 @@
 """The workload of commands: any program, run by worker processes on this machine."""
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -22,7 +21,7 @@ from partwise.comparison.trials.trial import Trial
 from partwise.comparison.trials.workload import Resources, Workload
 from partwise.config import ConfigError, digest
 from partwise.config.yaml import show
-from partwise.machine import visible_devices
+from partwise.machine import available_cores, visible_devices
 from partwise.messages import attempt, not_shown
 
 WORKTREES = "worktrees"
@@ -210,4 +209,4 @@ def check_values_differ(plan: CommandPlan, results: Results) -> None:
 
 
 def cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return available_cores()

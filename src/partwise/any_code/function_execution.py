@@ -17,7 +17,7 @@ from partwise.comparison.trials.stored import JOB, STDERR, STDOUT, Outcome, stor
 from partwise.config import ConfigError
 from partwise.config.yaml import show
 from partwise.files import open_file, write_file
-from partwise.machine import end_with
+from partwise.processes import end_with
 from partwise.records import read_record
 
 __all__ = ["TrainingFunction", "call", "check_function", "execute", "name_of", "stored_status"]
@@ -91,8 +91,8 @@ def failed(reason: str) -> Outcome:
 def redirected(folder: Path) -> Iterator[None]:
     """Redirect printed text to the trial's folder."""
     with (
-        open_file(folder / STDOUT, "w") as out,
-        open_file(folder / STDERR, "w") as err,
+        open_file(folder / STDOUT, "w", encoding="utf-8", newline="\n") as out,
+        open_file(folder / STDERR, "w", encoding="utf-8", newline="\n") as err,
         contextlib.redirect_stdout(out),
         contextlib.redirect_stderr(err),
     ):

@@ -1,23 +1,23 @@
 """Result files outside `{folder}`: trials that share one run one at a time, and each keeps a copy of what it wrote."""
 
 import contextlib
-import fcntl
 import hashlib
 import json
 import os
 import shutil
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 from partwise.any_code.experiment_file import Experiment, NumberSource
 from partwise.any_code.numbers import read_result_file, source_files
 from partwise.any_code.template import fill, placeholders
 from partwise.config import ConfigError, did_you_mean, digest
 from partwise.config.yaml import show
-from partwise.files import file_sha256, open_file, refuse_links, write_file
+from partwise.files import file_sha256, refuse_links, write_file
 from partwise.records import DamagedFileError, read_record
 
 COPIES = "result-files"
@@ -207,10 +207,13 @@ def empty_output(folder: Path, output: Path, job: str, resumes: bool) -> None:
 @contextlib.contextmanager
 def exclusive(path: Path, should_stop: Callable[[], bool]) -> Iterator[bool]:
     """Hold the lock file `path`, which exists only while it is held or awaited; False if asked to stop before that."""
-    file: IO[str] | None = None
-    while file is None:
-        file = try_lock(path)
-        if file is None:
+    from filelock import FileLock, Timeout
+
+    lock = FileLock(str(path), thread_local=False)
+    while not lock.is_locked:
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
             if should_stop():
                 yield False
                 return
@@ -218,17 +221,6 @@ def exclusive(path: Path, should_stop: Callable[[], bool]) -> Iterator[bool]:
     try:
         yield True
     finally:
-        path.unlink(missing_ok=True)
-        file.close()
-
-
-def try_lock(path: Path) -> IO[str] | None:
-    file = open_file(path, "a")
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if os.path.samestat(os.fstat(file.fileno()), path.stat()):  # else its last owner has removed it meanwhile
-            return file
-    except (BlockingIOError, FileNotFoundError):
-        pass
-    file.close()
-    return None
+        if sys.platform != "win32":  # where the release removes it
+            path.unlink(missing_ok=True)  # those that await it look for a file of this name again
+        lock.release()

@@ -4,16 +4,18 @@ import os
 import shlex
 import shutil
 import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
+from partwise import windows
 from partwise.any_code.provenance import git
 from partwise.config import ConfigError, read_file
 from partwise.config.yaml import show
-from partwise.files import open_file
-from partwise.git import missing_objects, run_git
+from partwise.files import link_to, open_file
+from partwise.git import missing_objects, run_git, shell
 
 READY = ".partwise-ready"
 """Written once the setup of a worktree has succeeded."""
@@ -74,7 +76,7 @@ class Repository:
                 if link.exists():
                     raise ConfigError(f"share: {relative} is part of commit {commit[:10]}: share only what git ignores")
                 link.parent.mkdir(parents=True, exist_ok=True)
-                link.symlink_to(target)
+                link_to(target, link)
             if setup:
                 run_setup(setup, folder / self.inside)
             (folder / READY).touch()
@@ -93,6 +95,8 @@ class Repository:
 
     def remove_worktree(self, folder: Path) -> None:
         """Remove a worktree, also one that was interrupted."""
+        if sys.platform == "win32":
+            windows.remove_junctions(folder)  # else what they lead to could be removed
         git(self.root, "worktree", "remove", "--force", str(folder))
         shutil.rmtree(folder, ignore_errors=True)
         git(self.root, "worktree", "prune")
@@ -103,7 +107,7 @@ def run_setup(setup: str, cwd: Path) -> None:
     log = cwd / "partwise-setup.txt"
     with open_file(log, "wb") as file:
         done = subprocess.run(
-            ["/bin/sh", "-c", setup],
+            [shell(), "-c", setup],
             cwd=cwd,
             stdin=subprocess.DEVNULL,
             stdout=file,

@@ -42,8 +42,8 @@ def compare_preset(
 
     require_torch("this command")
     if not shared.dry_run and shared.on == "local":
-        from partwise.comparison.trials.forkserver import prestart
         from partwise.comparison.trials.job import RUNS
+        from partwise.comparison.trials.servers import prestart
 
         prestart(RUNS)  # the server imports torch in parallel with this process
     from partwise.cli.commands.compare_preset import compare_variants
@@ -133,8 +133,8 @@ def demo(
     steps: Annotated[int | None, typer.Option(help="Training steps. Default: 600.", min=1)] = None,
 ) -> None:
     """Compare three variants of a small GPT in a few minutes: one is better, one equivalent, one worse."""
-    from partwise.comparison.trials.forkserver import prestart
     from partwise.comparison.trials.job import RUNS
+    from partwise.comparison.trials.servers import prestart
     from partwise.torch_extra import require_torch
 
     require_torch("this command")

@@ -11,8 +11,15 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-ENDING = (signal.SIGTERM, signal.SIGHUP)
-"""Sent by job schedulers and by terminals that are closed."""
+HANGUP: signal.Signals | None
+"""The signal of a terminal that is closed, after which nothing can be written to it. Windows has none."""
+ENDING: tuple[signal.Signals, ...]
+"""The signals of job schedulers, of terminals that are closed and, on Windows, of Ctrl-Break."""
+
+if sys.platform == "win32":
+    HANGUP, ENDING = None, (signal.SIGTERM, signal.SIGBREAK)
+else:
+    HANGUP, ENDING = signal.SIGHUP, (signal.SIGTERM, signal.SIGHUP)
 
 ended_by: list[int] = []
 """The signals that were handled by `terminate`; typer does not pass on the exception that ended a command."""
@@ -43,7 +50,7 @@ def handled(handler: Handler, numbers: tuple[signal.Signals, ...]) -> Iterator[N
 def terminate(number: int, frame: FrameType | None) -> None:
     """Raise Terminated."""
     ended_by.append(number)
-    if number == signal.SIGHUP:
+    if number == HANGUP:
         leave_terminal()
     raise Terminated(number)
 
@@ -62,7 +69,12 @@ class TerminalOutput(io.FileIO):
 
 
 def outlive_terminal() -> None:
-    """Ignore writes to a closed terminal, which would raise OSError before anything is saved."""
+    """Ignore writes to a closed terminal, which would raise OSError before anything is saved.
+
+    On Windows they raise none, and a file of its console could not write Unicode.
+    """
+    if sys.platform == "win32":
+        return
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if isinstance(stream, io.TextIOWrapper) and stream.isatty():

@@ -2,7 +2,6 @@
 
 import copy
 import glob
-import os
 import shutil
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -18,8 +17,9 @@ from partwise.comparison.trials.workload import Workload
 from partwise.comparison.tuning_file import Losses, read_tuning_file
 from partwise.config import ConfigError
 from partwise.drafts import make_draft
+from partwise.files import rename
 from partwise.records import Record
-from partwise.run_names import explain_write_errors
+from partwise.run_names import LOCK, OWNER, explain_write_errors
 
 
 def find_folder(path: Path, fixed: FixedPlan) -> tuple[Path, Path | None]:
@@ -99,9 +99,9 @@ class Extension:
             with explain_write_errors(folder):
                 draft = make_draft(folder)
                 shutil.copytree(
-                    found[0], draft, symlinks=True, ignore=shutil.ignore_patterns(".lock"), dirs_exist_ok=True
+                    found[0], draft, symlinks=True, ignore=shutil.ignore_patterns(LOCK, OWNER), dirs_exist_ok=True
                 )
-                os.rename(draft, folder)
+                rename(draft, folder)
 
     def losses(self, arms: Iterable[Arm], workload: Workload) -> Losses:
         """The measurements of tuning there, if tuning here would repeat them."""

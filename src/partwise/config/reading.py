@@ -53,7 +53,12 @@ def check_not_utf16(content: bytes) -> None:
 
 def open_regular(name: str, flags: int) -> int:
     """An opener for `open` that accepts regular files only."""
-    descriptor = os.open(name, flags | NO_WAIT, 0o666)  # opening a pipe would wait for its other end
+    try:
+        descriptor = os.open(name, flags | NO_WAIT, 0o666)  # opening a pipe would wait for its other end
+    except PermissionError:
+        if os.path.isdir(name):  # as Windows tells of a folder
+            raise OSError(errno.EISDIR, "it is a folder", name) from None
+        raise
     mode = os.fstat(descriptor).st_mode
     if not stat.S_ISREG(mode):
         os.close(descriptor)

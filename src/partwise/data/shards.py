@@ -21,7 +21,7 @@ from partwise.config import Config, ConfigError, digest
 from partwise.data.corpora import Corpus
 from partwise.data.excerpts import equals_hash, equals_source
 from partwise.data.pairs import TextPairs
-from partwise.files import file_sha256, open_file, others_can_write, private_folder, replace_file, sync
+from partwise.files import file_sha256, open_file, others_can_write, private_folder, rename, replace_file, sync
 from partwise.machine import cache_folder
 from partwise.messages import print_message
 from partwise.records import DamagedFileError, read_record
@@ -217,7 +217,7 @@ def _create(folder: Path, corpus: Corpus, recipe: TokenizerRecipe, identity: str
 def _publish(temporary: Path, folder: Path, corpus: Corpus, identity: str) -> None:
     """Rename the temporary folder, replacing a corrupt one; a valid folder of another process stays."""
     try:
-        temporary.rename(folder)
+        rename(temporary, folder)
         return
     except OSError:
         if not folder.is_dir():
@@ -227,8 +227,8 @@ def _publish(temporary: Path, folder: Path, corpus: Corpus, identity: str) -> No
     except CorruptDataError:
         trash = Path(tempfile.mkdtemp(prefix=f".{folder.name}-corrupt-", dir=folder.parent))
         try:
-            folder.rename(trash / folder.name)
-            temporary.rename(folder)
+            rename(folder, trash / folder.name)
+            rename(temporary, folder)
         except OSError:
             if not folder.is_dir():  # otherwise another process has replaced it meanwhile
                 raise

@@ -15,7 +15,8 @@ from functools import lru_cache
 from itertools import dropwhile
 from pathlib import Path
 
-from partwise.files import file_sha256, others_can_write, private_folder, sync
+from partwise.files import file_sha256, others_can_write, private_folder, rename, sync
+from partwise.machine import instruction_sets
 from partwise.messages import print_message
 
 TIMEOUT = 120  # seconds; a compilation takes a few
@@ -92,17 +93,7 @@ def compiler_version(path: str | None, *compiler: str) -> str:
 
 def cpu_features() -> list[str]:
     """The meaning of `native` on this machine: the instruction sets if the system lists them, else the CPU's name."""
-    names = ("flags", "Features", "model name", "CPU part")
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        lines = []
-    return [
-        platform.system(),
-        platform.machine(),
-        platform.processor(),
-        *sorted({x for x in lines if x.startswith(names)}),
-    ]
+    return [platform.system(), platform.machine(), *instruction_sets()]
 
 
 def compile_library(folder: Path, stem: str, command: list[str]) -> Path:
@@ -116,7 +107,8 @@ def compile_library(folder: Path, stem: str, command: list[str]) -> Path:
             raise BuildError(f"{command[0]} produced no library and no error message")
         output.chmod(0o700)
         sync(output)
-        path = output.replace(folder / f"{stem}.{file_sha256(output)}.so")
+        path = folder / f"{stem}.{file_sha256(output)}.so"
+        rename(output, path)
         sync(folder)
     return path
 
@@ -126,7 +118,7 @@ def run(command: list[str]) -> str:
     try:
         # a new session: Ctrl-C goes to our process group and would otherwise look like a compiler failure
         result = subprocess.run(
-            command, capture_output=True, text=True, errors="replace", timeout=TIMEOUT, start_new_session=True
+            command, capture_output=True, encoding="utf-8", errors="replace", timeout=TIMEOUT, start_new_session=True
         )
     except subprocess.TimeoutExpired:
         raise BuildError(f"{command[0]} took more than {TIMEOUT} s") from None

@@ -91,7 +91,7 @@ def _native_tokenizer(tokenizer_json: dict[str, Any]) -> Tokenizer | None:
 
 
 def _gpt2_json(vocab_file: Path, merges_file: Path) -> dict[str, Any]:
-    lines = _read_text(merges_file).split("\n")
+    lines = _read_text(merges_file).replace("\r\n", "\n").split("\n")  # no symbol of bytes is a line break
     pairs = [line.split(" ") for line in lines[lines[0].startswith("#version") :] if line]
     if invalid := [" ".join(pair) for pair in pairs if len(pair) != 2]:
         raise ConfigError(f"{merges_file} is corrupt: {invalid[0][:40]!r} is not two tokens separated by one space")

@@ -9,8 +9,6 @@ runs/NAME/run.json         everything needed to reproduce the run
           ranks/           what the other processes of a run on several printed
 """
 
-import resource
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -30,6 +28,7 @@ from partwise.data import Dataset
 from partwise.drafts import make_folder, remove_leftovers
 from partwise.files import refuse_links
 from partwise.json_files import write_json
+from partwise.machine import peak_memory
 from partwise.messages import print_message
 from partwise.run_names import FolderLock, explain_write_errors
 from partwise.train.config import RunConfig
@@ -300,9 +299,8 @@ class RunFolder:
         ]
 
     def _finish(self, outcome: dict[str, Any], started: float) -> None:
-        memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
         with explain_write_errors(self.path):
-            values = {**outcome, "seconds": time.perf_counter() - started, "peak_memory": memory}
+            values = {**outcome, "seconds": time.perf_counter() - started, "peak_memory": peak_memory()}
             if self.run.updater:
                 values["seeds_per_process"] = self.run.updater.n_seeds  # which share this time and memory
             write_result(self.path, values, self.config.to_stored())

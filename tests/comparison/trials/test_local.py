@@ -1,4 +1,4 @@
-"""The worker processes of a comparison: forks of one server, and what happens if a process is killed."""
+"""The worker processes of a comparison: forks of one server or new ones, and what happens if a process is killed."""
 
 import errno
 import json
@@ -14,11 +14,13 @@ from pathlib import Path
 import pytest
 
 from partwise.ablation.run_trial import RunTrial, prepare_run
-from partwise.comparison.trials import forkserver
+from partwise.comparison.trials import forkserver, servers
+from partwise.comparison.trials import server as contract
+from partwise.comparison.trials.execution import end_status
 from partwise.comparison.trials.executor import ELSEWHERE, run_trials
 from partwise.comparison.trials.job import FUNCTIONS, RUNS
 from partwise.comparison.trials.local import LocalExecutor, failure_reason
-from partwise.comparison.trials.worker import ChildProcesses, exit_status
+from partwise.comparison.trials.worker import ChildProcesses
 from partwise.compute.backend_plan import plan_config
 from partwise.compute.runtime import choose_runtime
 from partwise.config import ConfigError
@@ -45,19 +47,26 @@ def new_trial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., 
     return new
 
 
+@pytest.fixture(params=["fork", "spawn"])
+def method(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """How processes start: as on Linux, and as on macOS and Windows."""
+    monkeypatch.setenv(servers.START_METHOD, request.param)
+    return str(request.param)
+
+
 @pytest.fixture(autouse=True)
 def no_idle_server() -> Iterator[None]:
     yield
-    while forkserver._idle:
-        forkserver._idle.pop().end()
+    while servers._idle:
+        servers._idle.pop().end()
 
 
 def pids(trials: list[RunTrial]) -> list[int]:
-    return [int(lock.read_text()) for trial in trials if (lock := trial.folder / ".lock").exists()]
+    return [int(lock.read_text()) for trial in trials if (lock := trial.folder / ".pid").exists()]
 
 
-def test_runs_are_forks_of_one_process(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new_trial: Callable[..., RunTrial]
+def test_comparisons_share_one_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new_trial: Callable[..., RunTrial], method: str
 ) -> None:
     trials = [new_trial(seed, 4, part) for seed in range(2) for part in ("relu", "swiglu")]
     with LocalExecutor(2, executed_by=RUNS) as executor:
@@ -78,7 +87,7 @@ def test_runs_are_forks_of_one_process(
 
 
 def test_a_trial_that_another_process_trains_is_waited_for(
-    new_trial: Callable[..., RunTrial], monkeypatch: pytest.MonkeyPatch
+    new_trial: Callable[..., RunTrial], monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:
     """Comparisons of one protocol share trials: the second one takes the others first, and does not end with an error."""
     monkeypatch.setattr("partwise.comparison.trials.executor.RETRY_SECONDS", 0.2)
@@ -95,7 +104,7 @@ def test_a_trial_that_another_process_trains_is_waited_for(
     assert (ELSEWHERE, "done") in seen and [trial.status for trial in trials] == ["done"] * 2
 
 
-def test_output_of_a_part_is_not_a_reply(tmp_path: Path, new_trial: Callable[..., RunTrial]) -> None:
+def test_output_of_a_part_is_not_a_reply(tmp_path: Path, new_trial: Callable[..., RunTrial], method: str) -> None:
     source = tmp_path / "talking.py"
     source.write_text(
         "import os, time\nprint('hello', flush=True)\nos.write(1, b'[0, 1]\\n')\n"
@@ -109,12 +118,12 @@ def test_output_of_a_part_is_not_a_reply(tmp_path: Path, new_trial: Callable[...
     assert trials[0].status == "done" and time.monotonic() - began < 50
 
 
-def test_a_killed_run_is_reported_and_the_others_are_saved(new_trial: Callable[..., RunTrial]) -> None:
+def test_a_killed_run_is_reported_and_the_others_are_saved(new_trial: Callable[..., RunTrial], method: str) -> None:
     trials = [new_trial(seed, LONG) for seed in range(2)]
 
     def kill() -> None:
         if len(pids(trials)) == 2 and trials[1].progress() >= 3:
-            os.kill(int((trials[0].folder / ".lock").read_text()), signal.SIGKILL)
+            os.kill(int((trials[0].folder / ".pid").read_text()), signal.SIGKILL)
 
     with (
         pytest.raises(
@@ -141,19 +150,19 @@ def test_runs_end_if_their_server_is_killed(new_trial: Callable[..., RunTrial]) 
                 executor._server.process.kill()
 
         run_trials(executor, trials, kill)
-    assert len(seen) == 2 and all(map(gone, seen)) and not forkserver._idle
+    assert len(seen) == 2 and all(map(gone, seen)) and not servers._idle
     assert all(list((trial.folder / "checkpoints").glob("step-*")) for trial in trials)  # saved as on a stop request
 
 
 def test_a_prestarted_server_is_used_in_its_own_environment_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new_trial: Callable[..., RunTrial], shared_cache: Path
 ) -> None:
-    forkserver.prestart(RUNS)
-    (server,) = forkserver._idle
-    assert forkserver.take_server(RUNS) is server
+    servers.prestart(RUNS)
+    (server,) = servers._idle
+    assert servers.take_server(RUNS) is server
     server.end()
-    forkserver.prestart(RUNS)
-    (server,) = forkserver._idle
+    servers.prestart(RUNS)
+    (server,) = servers._idle
     another = tmp_path / "another"
     another.mkdir()
     (another / "kernels").symlink_to(shared_cache / "kernels")  # compiling them would take most of a minute
@@ -169,7 +178,8 @@ KEPT = """\
 import multiprocessing.util, os, signal, subprocess, sys, time  # its pools end after the server
 from multiprocessing import get_context
 from pathlib import Path
-from partwise.comparison.trials.forkserver import ForkServer, give_back
+from partwise.comparison.trials.forkserver import ForkServer
+from partwise.comparison.trials.servers import give_back
 
 server = ForkServer("partwise.comparison.functions.execution")
 server.submit(0, [Path("missing")])
@@ -235,16 +245,16 @@ def test_a_kept_server_has_the_code_on_disk_and_the_umask(tmp_path: Path, monkey
     (tmp_path / "part.py").write_text("x = 1\n")
     (tmp_path / "__pycache__").mkdir()
     with monkeypatch.context() as patch:
-        patch.setattr(forkserver, "PACKAGE", tmp_path)
-        before = forkserver.context(FUNCTIONS)
+        patch.setattr(contract, "PACKAGE", tmp_path)
+        before = contract.context(FUNCTIONS)
         (tmp_path / "__pycache__" / "part.pyc").write_text("")
-        assert forkserver.context(FUNCTIONS) == before
+        assert contract.context(FUNCTIONS) == before
         (tmp_path / "part.py").write_text("x = 10\n")
-        assert forkserver.context(FUNCTIONS) != before
+        assert contract.context(FUNCTIONS) != before
     mask = os.umask(0o027)
     try:
-        before = forkserver.context(FUNCTIONS)
-        assert os.umask(0o077) == 0o027 and forkserver.context(FUNCTIONS) != before
+        before = contract.context(FUNCTIONS)
+        assert os.umask(0o077) == 0o027 and contract.context(FUNCTIONS) != before
     finally:
         os.umask(mask)
 
@@ -254,7 +264,7 @@ def test_a_request_that_cannot_be_started_fails_alone(tmp_path: Path, monkeypatc
     with monkeypatch.context() as patch:
         patch.setattr(Path, "cwd", lambda: tmp_path / "deleted")
         server.submit(0, [Path("trial")])
-        assert server.replies.get(timeout=20)[1] == [exit_status(256)]
+        assert server.replies.get(timeout=20)[1] == [end_status(1)]
     (tmp_path / "trial" / "error.txt").mkdir(parents=True)
     server.submit(1, [tmp_path / "trial"])
     number, statuses = server.replies.get(timeout=20)
@@ -285,7 +295,7 @@ def test_a_server_is_kept_only_after_a_comparison_that_ended_well() -> None:
     with pytest.raises(ConfigError), LocalExecutor(1, executed_by=FUNCTIONS) as executor:
         executor._server = server = forkserver.ForkServer(FUNCTIONS)
         raise ConfigError("failed")
-    assert not forkserver._idle and server.process.poll() is not None
+    assert not servers._idle and server.process.poll() is not None
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from typing import Any
 
 from partwise.checks.finding import Finding
 from partwise.cli.commands.evaluate import show_scores
-from partwise.cli.signals import ENDING, exit_status, handled, leave_terminal
+from partwise.cli.signals import ENDING, HANGUP, exit_status, handled, leave_terminal
 from partwise.cli.terminal import console, flush_text, follow_run, print_error, table, with_prompt
 from partwise.compute.backend_plan import apply_backends
 from partwise.compute.runtime import choose_runtime
@@ -110,7 +110,7 @@ def train_run(
     received: list[int] = []
 
     def stop(number: int, frame: FrameType | None) -> None:
-        if number == signal.SIGHUP:
+        if number == HANGUP:
             leave_terminal()
         received.append(number)
         run.stop_requested = True

@@ -9,6 +9,7 @@ the file system, so that the clocks of the machines do not matter.
 import contextlib
 import json
 import os
+import platform
 import time
 import uuid
 from dataclasses import dataclass
@@ -59,8 +60,8 @@ def claim(folder: Path, expires: float = EXPIRES) -> TrialLock | None:
         descriptor = os.open(mine.path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
     except FileExistsError:
         return None
-    with os.fdopen(descriptor, "w") as file:
-        file.write(json.dumps({"host": os.uname().nodename, "pid": os.getpid()}))
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(json.dumps({"host": platform.node(), "pid": os.getpid()}).encode())
     return mine
 
 

@@ -4,8 +4,10 @@ import itertools
 import queue
 from collections.abc import Sequence
 
+from partwise.comparison.trials.execution import ERROR
 from partwise.comparison.trials.executor import Executor
-from partwise.comparison.trials.forkserver import ForkServer, give_back, take_server
+from partwise.comparison.trials.server import Server
+from partwise.comparison.trials.servers import give_back, take_server
 from partwise.comparison.trials.trial import Trial
 from partwise.config import read_file
 from partwise.machine import OUT_OF_MEMORY, is_out_of_memory
@@ -14,8 +16,9 @@ from partwise.machine import OUT_OF_MEMORY, is_out_of_memory
 class LocalExecutor(Executor):
     """Up to `workers` concurrent processes, each with up to `seeds_per_process` seeds of an arm.
 
-    They are forks of one server, which imports the module that runs the trials that name `executed_by`. Each folder must
-    have a `job.json`; see `worker`. With `gpus`, each process has that many of the `devices` to itself.
+    They are forks of one server, or new processes, that have imported what runs the trials that name `executed_by`. Each
+    folder must have a `job.json`; see `worker` and `spawned`. With `gpus`, each process has that many of the `devices` to
+    itself.
     """
 
     def __init__(
@@ -31,7 +34,7 @@ class LocalExecutor(Executor):
         self.gpus, self._free = gpus, list(devices)
         self._devices: dict[int, list[str]] = {}
         self.workers, self.seeds_per_process = workers, seeds_per_process
-        self._server: ForkServer | None = None
+        self._server: Server | None = None
         self._waiting: list[list[Trial]] = []
         self._running: dict[int, list[Trial]] = {}
         self._numbers = itertools.count()
@@ -103,7 +106,7 @@ def group_by_arm(trials: Sequence[Trial], size: int) -> list[list[Trial]]:
 
 def failure_reason(first: Trial, status: str) -> str:
     """Why a group of trials failed: the last line of the traceback in the folder of its `first` trial, or its status."""
-    error = first.folder / "error.txt"
+    error = first.folder / ERROR
     if error.exists():
         lines = read_file(error).decode(errors="replace").strip().splitlines()
         if lines:  # on a full disk it is empty

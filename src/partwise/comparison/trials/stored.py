@@ -13,7 +13,7 @@ from partwise.comparison.results import TrialResult, Value, read_json
 from partwise.comparison.trials.job import JOB
 from partwise.comparison.trials.trial import NO_VALUE, REPEATING, Trial
 from partwise.config import ConfigError, digest
-from partwise.files import file_sha256, own_sources, refuse_links
+from partwise.files import file_sha256, own_sources, refuse_links, rename
 from partwise.json_files import check_hash, write_hashed, write_json
 from partwise.records import read_record
 from partwise.run_names import explain_write_errors
@@ -23,9 +23,11 @@ RESULT = "result.json"
 STDOUT, STDERR = "stdout.txt", "stderr.txt"
 
 
-OUTSIDE_SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGKILL, signal.SIGTERM, signal.SIGBUS)
-"""Signals that a program does not cause itself, unlike SIGSEGV or SIGABRT: from a scheduler, a system short of memory, a
-user. SIGBUS is what a full disk sends to a program that writes to mapped memory."""
+OUTSIDE_SIGNALS = (1, 2, 3, 9, 15, getattr(signal, "SIGBUS", 7))
+"""SIGHUP, SIGINT, SIGQUIT, SIGKILL, SIGTERM and SIGBUS by their numbers, also where a record of another system is read.
+
+A program does not cause them itself, unlike SIGSEGV or SIGABRT: they are from a scheduler, a system short of memory, a user.
+SIGBUS is what a full disk sends to a program that writes to mapped memory."""
 
 FULL_DISK = (os.strerror(errno.ENOSPC), os.strerror(errno.EDQUOT))
 REPEATED = "before-repeat"
@@ -129,7 +131,7 @@ class StoredTrial(Trial):
         with explain_write_errors(self.folder):
             for name in (STDOUT, STDERR, RESULT):  # the result last: until then it counts
                 if (path := self.folder / name).exists():
-                    os.replace(path, path.with_stem(f"{path.stem}-{REPEATED}-{number}"))
+                    rename(path, path.with_stem(f"{path.stem}-{REPEATED}-{number}"))
         self.status = "waiting"
 
     @property

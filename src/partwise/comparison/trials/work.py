@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import platform
 import queue
 import shlex
 import threading
@@ -14,8 +15,9 @@ from importlib import import_module
 from pathlib import Path
 
 from partwise.comparison.trials.claims import EXPIRES, HEARTBEAT, TrialLock, claim
-from partwise.comparison.trials.forkserver import ForkServer
 from partwise.comparison.trials.job import EXECUTORS, check_executor
+from partwise.comparison.trials.server import Server
+from partwise.comparison.trials.servers import start_server
 from partwise.comparison.trials.shared import FAILED, POLL_SECONDS, is_open
 from partwise.config import ConfigError
 from partwise.config.yaml import show
@@ -86,7 +88,7 @@ class Work:
 
     def run(self) -> int:
         """Run trials until all have ended and no more are to come; returns how many this process ran."""
-        server, stop = ForkServer(self._first_job().executed_by), threading.Event()
+        server, stop = start_server(self._first_job().executed_by), threading.Event()
         threading.Thread(target=self._show_life, args=(stop,), daemon=True).start()
         try:
             with explain_write_errors(self.folder):
@@ -105,7 +107,7 @@ class Work:
             time.sleep(POLL_SECONDS)
         return job
 
-    def _loop(self, server: ForkServer) -> None:
+    def _loop(self, server: Server) -> None:
         cpu, number, scanned = hardware()["cpu"], 0, -SCAN_SECONDS
         open_jobs: list[Job] = []
         while True:
@@ -132,7 +134,7 @@ class Work:
                     number += 1
                     self.claims[number] = taken
                     self._tell_other_sources(job)
-                    worker = {"cpu": cpu, "host": os.uname().nodename, "sources": own_sources()}
+                    worker = {"cpu": cpu, "host": platform.node(), "sources": own_sources()}
                     write_json(job.folder / WORKER, worker)
                     server.submit(number, [job.folder])
             self._wait(server)
@@ -157,7 +159,7 @@ class Work:
                     f"{job.folder / JOB} imports {show(source)}: if you trust it, add --import {shlex.quote(source)}"
                 )
 
-    def _wait(self, server: ForkServer) -> None:
+    def _wait(self, server: Server) -> None:
         """Wait a moment for a trial to end."""
         try:
             number, statuses = server.replies.get(timeout=POLL_SECONDS)

@@ -16,17 +16,22 @@ import os
 import selectors
 import signal
 import sys
-import traceback
 from importlib import import_module
 from pathlib import Path
 from types import FrameType
 
 from partwise.comparison.trials.claims import TrialLock, current
-from partwise.comparison.trials.job import EXECUTORS, JOB, check_executor
-from partwise.config import ConfigError, read_file
-from partwise.files import write_file
+from partwise.comparison.trials.execution import (
+    execute_group,
+    forget_error,
+    group_statuses,
+    leave_standard_streams,
+)
+from partwise.comparison.trials.job import EXECUTORS
 from partwise.machine import is_alive
-from partwise.records import read_record
+
+if sys.platform == "win32":
+    raise ImportError("Windows has no forks: see spawned.py")
 
 stopping = False
 
@@ -37,23 +42,6 @@ POLL_SECONDS = 1.0
 def stop(signum: int, frame: FrameType | None) -> None:
     global stopping
     stopping = True
-
-
-def run_child(folders: list[Path], server: int, parent: int) -> None:
-    """The child process: execute the trials, and write their statuses to the folder of the first.
-
-    It stops if it is asked to, or if the process `server` or its parent dies.
-    """
-    statuses = ["failed"] * len(folders)
-    try:
-        path = folders[0] / JOB
-        module = import_module(check_executor(path, read_record(path).text("executed_by")))
-        statuses = module.execute(folders, lambda: stopping or os.getppid() != server or not is_alive(parent))
-    except ConfigError as error:
-        statuses = [f"failed {error}"] * len(folders)
-    except BaseException:
-        write_file(folders[0] / "error.txt", traceback.format_exc().encode("utf-8", errors="replace"))
-    write_file(folders[0] / "status.json", json.dumps(statuses).encode())
 
 
 class ChildProcesses:
@@ -69,7 +57,7 @@ class ChildProcesses:
         """Start a child, or reply why that is not possible."""
         places, server = [Path(directory, folder) for folder in folders], os.getpid()
         try:
-            (places[0] / "error.txt").unlink(missing_ok=True)  # the error of an earlier attempt
+            forget_error(places)
             child = os.fork()
         except OSError as error:
             self.reply(number, [f"failed {error}"] * len(folders))
@@ -81,7 +69,8 @@ class ChildProcesses:
                 os.environ.update(variables)
                 signal.set_wakeup_fd(-1)
                 signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-                run_child(folders, server, self.parent)
+                # it stops if it is asked to, or if this process or its parent dies
+                execute_group(places, lambda: stopping or os.getppid() != server or not is_alive(self.parent))
                 code = 0
             finally:
                 os._exit(code)  # never return into the server's loop
@@ -101,12 +90,7 @@ class ChildProcesses:
                 continue
             del self.running[child]
             self.claims.pop(child, None)
-            try:
-                statuses = json.loads(read_file(folders[0] / "status.json")) if code == 0 else []
-            except (OSError, ValueError, ConfigError) as error:
-                self.reply(number, [f"failed {error}"] * len(folders))
-            else:
-                self.reply(number, statuses or [exit_status(code)] * len(folders))
+            self.reply(number, group_statuses(folders, os.waitstatus_to_exitcode(code)))
 
     def stop_lost(self) -> None:
         """Stop the children with trials that another worker has taken over while this process was suspended."""
@@ -120,27 +104,8 @@ class ChildProcesses:
             os.kill(child, signal.SIGTERM)
 
 
-def exit_status(code: int) -> str:
-    """The status of trials whose child ended without one, from the code of `os.waitpid`."""
-    status = os.waitstatus_to_exitcode(code)
-    if -status in (signal.SIGTERM, signal.SIGINT):
-        return "interrupted"
-    if status < 0:
-        return f"failed its process was killed by signal {-status}"
-    return "failed its process could not write its status: check that its folder exists, its permissions and the disk space"
-
-
-def open_channels() -> tuple[int, int]:
-    """The descriptors of requests and replies, apart from the standard streams, which a user's part may read or print to."""
-    requests, replies = os.dup(0), os.dup(1)
-    devnull = os.open(os.devnull, os.O_RDWR)
-    os.dup2(devnull, 0)
-    os.dup2(devnull if sys.stderr is None else sys.stderr.fileno(), 1)
-    return requests, replies
-
-
 def main() -> None:
-    requests, replies = open_channels()
+    requests, replies = leave_standard_streams()
     import_module(EXECUTORS[sys.argv[1]])
     wakeup_read, wakeup_write = os.pipe()
     for end in (wakeup_read, wakeup_write):

@@ -18,8 +18,12 @@ from typing import NoReturn
 
 from partwise.config import ConfigError
 from partwise.files import open_file
+from partwise.processes import OWN_GROUP, ask_this_process, ended_by, has_parent, send
 from partwise.train.distributed.environment import STORE, timeout_seconds
 
+LAUNCHER = "PARTWISE_LAUNCHER"
+"""The environment variable with the number of the process that has started the others: on Windows, where an environment's
+Python starts another, it is not their parent."""
 LOST, TOGETHER = 75, 76
 """Exit statuses of a process that lost another one, and of one that ends because another failed, which says why."""
 PROCESSES_PER_CORE = 4
@@ -43,7 +47,8 @@ def launch(n: int, words: list[str], signals: tuple[signal.Signals, ...]) -> int
     with started(n, [sys.executable, "-P", "-m", "partwise", *words], {"OMP_NUM_THREADS": threads}) as children:
 
         def forward(number: int, frame: FrameType | None) -> None:
-            send(children, signal.Signals(number))
+            for child in children:
+                send(child, signal.Signals(number))
 
         earlier = {each: signal.signal(each, forward) for each in signals if signal.getsignal(each) != signal.SIG_IGN}
         try:
@@ -63,7 +68,12 @@ def started(
     """
     timeout_seconds()  # raises for an invalid one
     with tempfile.TemporaryDirectory(prefix="partwise-") as folder, ExitStack() as files:
-        sizes = {"WORLD_SIZE": str(n), "LOCAL_WORLD_SIZE": str(n), STORE: str(Path(folder) / "store")}
+        sizes = {
+            "WORLD_SIZE": str(n),
+            "LOCAL_WORLD_SIZE": str(n),
+            STORE: str(Path(folder) / "store"),
+            LAUNCHER: str(os.getpid()),
+        }
         children: list[subprocess.Popen[bytes]] = []
         try:
             for rank in range(n):
@@ -74,7 +84,7 @@ def started(
                         env={**os.environ, **variables, **sizes, "RANK": str(rank), "LOCAL_RANK": str(rank)},
                         stdout=output,
                         stderr=output,
-                        process_group=0,  # a terminal's Ctrl-C reaches this process alone, which passes it on
+                        **OWN_GROUP,  # a terminal's Ctrl-C reaches this process alone, which passes it on
                     )
                 )
             yield children
@@ -85,21 +95,14 @@ def started(
                 child.wait()
 
 
-def send(children: list["subprocess.Popen[bytes]"], number: signal.Signals) -> None:
-    """Send a signal to the processes that still run."""
-    for child in children:
-        if child.poll() is None:
-            child.send_signal(number)
-
-
 def end_with_launcher() -> None:
     """In a process of several: ask it to save and end if the one that started it is killed."""
-    launcher = os.getppid()
+    launcher = int(os.environ.get(LAUNCHER, os.getppid()))
 
     def watch() -> None:
-        while os.getppid() == launcher:
+        while has_parent(launcher):
             time.sleep(1)
-        os.kill(os.getpid(), signal.SIGTERM)
+        ask_this_process()
 
     Thread(target=watch, daemon=True).start()
 
@@ -130,10 +133,10 @@ def wait(
         time.sleep(0.05)
     statuses = [child.poll() for child in children]
     for rank, status in enumerate(statuses):
-        if status is not None and status < 0:
-            reason = " (out of memory?)" if status == -signal.SIGKILL else ""
+        if status is not None and (name := ended_by(status)):
+            reason = " (out of memory?)" if name == "SIGKILL" else ""
             raise ConfigError(
-                f"rank {rank} was ended by {signal.Signals(-status).name}{reason}: run the same command again to resume "
+                f"rank {rank} was ended by {name}{reason}: run the same command again to resume "
                 "from the last checkpoint"
             )
     if statuses[0] not in (None, 0, LOST, TOGETHER):

@@ -1,0 +1,5 @@
+"""On PYTHONPATH, this is imported at the start of every Python process."""
+
+import emulation
+
+emulation.install()
