@@ -1,6 +1,7 @@
 """Architecture: imports follow the order of LAYERS, startup imports no heavy package, and nothing reads pickles."""
 
 import ast
+import re
 import subprocess
 import sys
 from functools import cache
@@ -203,9 +204,7 @@ BARE_READS = {
     ("machine", "Path('/proc/cpuinfo').read_text(encoding='utf-8', errors='replace')"),
     ("machine", "open('/proc/cpuinfo', encoding='utf-8', errors='replace')"),
     ("machine", "Path('/proc/meminfo').read_text(encoding='utf-8')"),
-    ("machine", "(folder / 'memory.stat').read_text()"),
-    ("machine", "(folder / limit).read_text()"),
-    ("machine", "(folder / used).read_text()"),
+    ("machine", "(folder / name).read_text(encoding='utf-8')"),
 }
 """Calls that open a file by themselves: none of them has a name that a user gives, or that a file of others contains."""
 
@@ -221,6 +220,32 @@ def test_files_that_users_name_are_read_by_the_reader_that_refuses_pipes() -> No
             ):
                 found.add((name, ast.unparse(call)))
     assert found == BARE_READS
+
+
+def test_text_is_read_and_written_in_utf_8() -> None:
+    """Without an encoding, Python takes that of the system, and on Windows ends written lines in another way."""
+    for name in FILES:
+        for call in read(name)[1]:
+            called = dotted(call.func).rpartition(".")[2]
+            keywords = {each.arg for each in call.keywords}
+            words = [each.value for each in call.args if isinstance(each, ast.Constant) and isinstance(each.value, str)]
+            reads_text = isinstance(call.func, ast.Attribute) and called in ("read_text", "write_text")
+            assert called != "write_text" or not reads_text or "newline" in keywords, f"{name}: {ast.unparse(call)}"
+            if called in ("open", "fdopen", "open_file"):
+                modes = [word for word in words if re.fullmatch(r"[rwxa]\+?", word)]
+                named = isinstance(call.func, ast.Name) and called == "open" and len(call.args) == 1
+                reads_text = bool(modes) or named
+            if reads_text or (dotted(call.func).startswith("subprocess.") and "text" in keywords):
+                assert "encoding" in keywords or "utf-8" in words, f"{name}: {ast.unparse(call)}"
+
+
+def test_files_are_renamed_by_the_function_that_waits_for_their_readers() -> None:
+    """On Windows, an open file cannot be renamed."""
+    for name in FILES.keys() - {"files"}:
+        for call in read(name)[1]:
+            called = dotted(call.func)
+            moves = called in ("os.rename", "os.replace", "shutil.move") or called.endswith(".rename")
+            assert not moves, f"{name}: {ast.unparse(call)}"
 
 
 def test_messages_on_stderr_are_printed_without_control_characters() -> None:

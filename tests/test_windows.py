@@ -211,3 +211,39 @@ def test_names_and_keys_do_not_depend_on_the_platform_module(monkeypatch: pytest
     monkeypatch.setattr(machine, "printed", sysctl)
     assert machine.hardware()["cpu"] == "Apple M2" and machine.available_memory() == 16384 * 13450
     assert cpu_features()[2:] == ["Apple M2", "hw.optional.arm.FEAT_BF16: 1", "hw.optional.arm.FEAT_I8MM: 1"]
+
+
+def test_a_shared_folder_outlives_the_junction_to_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Internal:
+        CreateJunction = staticmethod(os.symlink)
+
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "kept.txt").write_text("kept")
+    (tmp_path / "worktree" / "deep").mkdir(parents=True)
+    monkeypatch.setattr(sys, "platform", "win32")
+    monkeypatch.setitem(sys.modules, "_winapi", Internal)  # type: ignore[arg-type]
+    files.link_to(tmp_path / "data", tmp_path / "worktree" / "deep" / "data")
+    files.link_to(tmp_path / "data" / "kept.txt", tmp_path / "worktree" / "kept.txt")
+    assert (tmp_path / "worktree/deep/data/kept.txt").read_text() == "kept"
+    monkeypatch.setattr(windows, "is_junction", os.DirEntry.is_symlink)
+    monkeypatch.setattr(os, "rmdir", os.unlink)  # which removes a link here, as `rmdir` a junction there
+    windows.remove_junctions(tmp_path / "worktree")
+    windows.remove_junctions(tmp_path / "missing")
+    assert [path.name for path in (tmp_path / "worktree" / "deep").iterdir()] == []
+    assert (tmp_path / "data" / "kept.txt").samefile(tmp_path / "worktree" / "kept.txt")
+
+
+def test_a_command_for_a_shell_needs_the_one_of_git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from partwise.git import shell
+
+    assert shell() == "/bin/sh"
+    monkeypatch.setattr(sys, "platform", "win32")
+    monkeypatch.setenv("PATHEXT", ".exe")
+    for name in ("cmd/git.exe", "bin/sh.exe"):
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).touch(mode=0o755)
+    monkeypatch.setenv("PATH", str(tmp_path / "cmd"))
+    assert Path(shell()) == tmp_path / "bin" / "sh.exe"
+    (tmp_path / "bin" / "sh.exe").unlink()
+    with pytest.raises(ConfigError, match="needs `sh`: install Git for Windows"):
+        shell()

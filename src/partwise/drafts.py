@@ -40,7 +40,7 @@ def write_output(path: Path, text: str) -> None:
     """Write a file that a user has named: at once, unless it is a link, a pipe or a device. Raises ConfigError."""
     try:
         if path.is_symlink() or (path.exists() and not path.is_file()):
-            path.write_text(text, encoding="utf-8")
+            path.write_text(text, encoding="utf-8", newline="\n")
         else:
             remove_drafts(path)
             replace_file(path, text.encode())

@@ -134,9 +134,9 @@ def available_memory() -> int | None:
         free += [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")]
     for folder, limit, used, cached in CONTAINER_MEMORY:
         with suppress(OSError, ValueError, KeyError):  # no such container, or no limit ("max")
-            statistics = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
-            in_use = int((folder / used).read_text()) - int(statistics[cached])  # a cache of files is given back
-            free.append(int((folder / limit).read_text()) - in_use)
+            most, now, report = ((folder / name).read_text(encoding="utf-8") for name in (limit, used, "memory.stat"))
+            statistics = dict(line.split() for line in report.splitlines())
+            free.append(int(most) - int(now) + int(statistics[cached]))  # a cache of files is given back
     return max(0, min(free)) if free else None
 
 

@@ -186,14 +186,16 @@ def link_to(target: Path, link: Path) -> None:
         os.link(target, link)
 
 
-def remove_junctions(folder: Path) -> None:
-    """Remove the junctions in a folder, and leave what they lead to."""
+def is_junction(entry: "os.DirEntry[str]") -> bool:
     if sys.platform != "win32":
         raise NotImplementedError
-    if not folder.is_dir():
-        return
-    for entry in os.scandir(folder):
-        if entry.stat(follow_symlinks=False).st_reparse_tag == stat.IO_REPARSE_TAG_MOUNT_POINT:
+    return entry.stat(follow_symlinks=False).st_reparse_tag == stat.IO_REPARSE_TAG_MOUNT_POINT
+
+
+def remove_junctions(folder: Path) -> None:
+    """Remove the junctions in a folder, and leave what they lead to."""
+    for entry in os.scandir(folder) if folder.is_dir() else ():
+        if is_junction(entry):
             os.rmdir(entry.path)
         elif entry.is_dir(follow_symlinks=False):
             remove_junctions(Path(entry.path))

@@ -82,6 +82,10 @@ def replace(source: Any, target: Any) -> None:
     os.replace(source, target)
 
 
+def rmdir(path: Any) -> None:
+    os.unlink(path) if os.path.islink(path) else os.rmdir(path)
+
+
 def open_descriptor(path: Any, flags: int, *mode: int) -> int:
     if os.path.isdir(path):
         raise PermissionError(errno.EACCES, "it is a folder", str(path))
@@ -169,7 +173,15 @@ kernel32 = Kernel32()
 ctypes = importlib.import_module("ctypes")
 MODULES: dict[str, types.ModuleType] = {
     "os": Proxy(
-        os, GONE["os"].split(), kill=kill, rename=rename, replace=replace, open=open_descriptor, fsync=fsync, name="nt"
+        os,
+        GONE["os"].split(),
+        kill=kill,
+        rename=rename,
+        replace=replace,
+        rmdir=rmdir,
+        open=open_descriptor,
+        fsync=fsync,
+        name="nt",
     ),
     "signal": Proxy(signal, GONE["signal"].split(), SIGBREAK=BREAK, CTRL_BREAK_EVENT=BREAK),
     "sys": Proxy(sys, platform="win32"),
@@ -195,6 +207,8 @@ class Loader(importlib.machinery.SourceFileLoader):
     def exec_module(self, module: types.ModuleType) -> None:
         vars(module)["__builtins__"] = BUILTINS
         super().exec_module(module)
+        if module.__name__ == "partwise.windows":
+            module.is_junction = os.DirEntry.is_symlink  # type: ignore[attr-defined]
 
 
 class Finder:

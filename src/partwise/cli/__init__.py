@@ -2,6 +2,7 @@
 
 import atexit
 import gc
+import os
 import sys
 from itertools import pairwise
 
@@ -35,6 +36,8 @@ def main() -> None:
     signal with 128 plus its number."""
     from partwise.cli.terminal import print_error, substitute_unencodable
 
+    if sys.platform == "win32":  # no program of the working folder, which may hold files of other people, is run
+        os.environ.setdefault("NoDefaultCurrentDirectoryInExePath", "1")
     atexit.register(gc.freeze)  # else Python, at its end, looks for cycles in all of torch
     substitute_unencodable()
     outlive_terminal()

@@ -170,7 +170,7 @@ def write_answer(lesson: Lesson, precision: str, machine: str, measured: Measure
         raise ConfigError(f"seed {missing[0]} lacks a value")
     new = {"precision": precision, "machine": machine, "seeds": seeds, "values": to_lists(measured, seeds)}
     sets = [each for each in sets if each["precision"] != precision] + [new]
-    path.write_text(json.dumps({"sets": sets}) + "\n", encoding="utf-8")
+    path.write_text(json.dumps({"sets": sets}) + "\n", encoding="utf-8", newline="\n")
 
 
 def all_series(measured: Measured) -> Iterable[Mapping[int, float]]:

@@ -96,13 +96,13 @@ def write_files(
     card: str | None,
 ) -> None:
     for name, values in files.items():
-        (draft / name).write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
+        (draft / name).write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8", newline="\n")
     kinds = {name: (dtype, tuple(tensor.shape)) for name, tensor in tensors.items()}
     write_tensors(draft / WEIGHTS, kinds, lambda name: finite(name, tensors[name].cpu().to(dtype)))
     if tokenizer is not None:
         tokenizer.save(draft / "tokenizer.json")
     if card is not None:
-        (draft / "README.md").write_text(card, encoding="utf-8")
+        (draft / "README.md").write_text(card, encoding="utf-8", newline="\n")
 
 
 def finite(name: str, tensor: Tensor) -> Tensor:

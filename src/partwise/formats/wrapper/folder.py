@@ -64,7 +64,9 @@ def save_wrapped(
             wrapped.save_pretrained(draft)
         except SafetensorError as error:  # also that of the system
             raise ConfigError(f"cannot write {folder}: {error}; choose another folder") from None
-        (draft / "README.md").write_text(f"{card or ''}\n{USE.format(auto=auto)}".lstrip(), encoding="utf-8")
+        (draft / "README.md").write_text(
+            f"{card or ''}\n{USE.format(auto=auto)}".lstrip(), encoding="utf-8", newline="\n"
+        )
         if tokenizer is not None:
             save_tokenizer(tokenizer, model.config.context_length, draft)
         for path in draft.iterdir():  # safetensors lets its owner alone read a file
