@@ -14,6 +14,7 @@ import pytest
 from hypothesis import settings
 
 import tiers
+from emulated_windows.left_out import LEFT_OUT
 from tiers import pytest_runtest_setup  # noqa: F401  a hook
 
 if TYPE_CHECKING:
@@ -42,6 +43,20 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--without-posix"):
         sys.path.insert(0, str(Path(__file__).with_name("emulated_windows")))
         importlib.import_module("emulation").install()
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    return True if left_out(str(collection_path), config) else None
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    items[:] = [item for item in items if not left_out(tiers.key_of(item.nodeid), config)]
+
+
+def left_out(test: str, config: pytest.Config) -> bool:
+    """Whether a file or a test says nothing about Windows, where that is asked for."""
+    return config.getoption("--without-posix") and test.rpartition("/tests/")[2] in LEFT_OUT
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -22,8 +22,8 @@ from partwise.comparison.certificate.agreement import check_folder
 from partwise.comparison.certificate.certificate import Certificate
 from partwise.comparison.certificate.verification import check_protocol, check_seeds, verify
 from partwise.comparison.ledger.project import project_folder
-from partwise.comparison.trials.forkserver import ForkServer
 from partwise.comparison.trials.job import FUNCTIONS
+from partwise.comparison.trials.servers import start_server
 from partwise.config import ConfigError
 from processes import gone
 
@@ -106,7 +106,7 @@ def test_a_deleted_working_folder_is_one_line(here: Path, monkeypatch: pytest.Mo
     (here / "gone").mkdir()
     monkeypatch.chdir(here / "gone")
     (here / "gone").rmdir()
-    server = ForkServer(FUNCTIONS)
+    server = start_server(FUNCTIONS)
     for use in (project_folder, lambda: server.submit(0, [Path("trial")])):
         with pytest.raises(ConfigError, match=r"^the working folder was deleted: change to an existing folder"):
             use()

@@ -44,15 +44,20 @@ class Proxy(types.ModuleType):
 
     def __init__(self, module: types.ModuleType, gone: Sequence[str] = (), **given: Any) -> None:
         super().__init__(module.__name__)
-        self.__dict__.update(_module=module, _gone=frozenset(gone), _given=given)
+        self.__dict__.update(_module=module, _gone=frozenset(gone), _given=given, _patched={})
 
     def __getattr__(self, name: str) -> Any:
+        if name in self._patched:
+            return self._patched[name]
         if name in self._gone:
             raise AttributeError(f"Windows has no {self.__name__}.{name}")
         return self._given[name] if name in self._given else getattr(self._module, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        setattr(self._module, name, value)
+        self._patched[name] = value
+
+    def __delattr__(self, name: str) -> None:
+        del self._patched[name]
 
 
 def refuse_open(path: str) -> None:
@@ -231,7 +236,7 @@ def is_ours() -> bool:
         name = frame.f_code.co_filename
         if name.startswith(PACKAGE):
             return True
-        if name == __file__ or "site-packages" in name:  # a library may know Windows better than this does
+        if "site-packages" in name:  # a library may know Windows better than this does
             return False
         frame = frame.f_back  # type: ignore[assignment]
     return False

@@ -11,7 +11,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -420,8 +419,10 @@ sys.stdin.readline()
 
 def test_a_lock_excludes_another(tmp_path: Path) -> None:
     message = rf"^\S+ is in use by process {os.getpid()}: .*--name\Z"
-    with closing(FolderLock(tmp_path).file), pytest.raises(ConfigError, match=message):
-        FolderLock(tmp_path).release()
+    lock = FolderLock(tmp_path)
+    with pytest.raises(ConfigError, match=message):
+        FolderLock(tmp_path)
+    lock.release()
     FolderLock(tmp_path).release()
 
 

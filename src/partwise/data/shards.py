@@ -69,6 +69,7 @@ class Dataset:
         self.corpus = corpus
         self._shards = _read_shards(folder, identity)
         self._ids: dict[str, np.ndarray] = {}
+        reason: str | None = None
         try:
             tokenizer_sha256 = file_sha256(folder / "tokenizer.json")
             for path in folder.iterdir():
@@ -80,7 +81,10 @@ class Dataset:
                     raise CorruptDataError(f"{folder}: the ids of {name!r} come from another tokenizer.json")
             self.tokenizer: Tokenizer = load_tokenizer(folder / "tokenizer.json")
         except (ConfigError, OSError, ValueError) as error:
-            raise CorruptDataError(str(error)) from None
+            reason = str(error)
+        if reason is not None:  # the first error would keep files mapped, which Windows then does not let be replaced
+            self._ids.clear()
+            raise CorruptDataError(reason)
 
     def compare_with_source(self) -> None:
         """Raise CorruptDataError unless the ids are those of the corpus, as far as excerpts of it show."""
@@ -172,10 +176,7 @@ def prepare(
         )
     for attempt in range(4):  # another process may replace the folder while we read it
         try:
-            dataset = Dataset(folder, corpus, key)
-            if not attempt:  # afterwards it was just written
-                dataset.compare_with_source()
-            return dataset
+            return _open(folder, corpus, key, compare=not attempt)  # afterwards it was just written
         except CorruptDataError as error:
             reason = str(error)
         if not attempt and folder.exists():
@@ -193,6 +194,22 @@ def prepare(
     raise ConfigError(
         f"{folder} is corrupt each time it is written ({reason}): check the disk or set PARTWISE_CACHE to another folder"
     )
+
+
+def _open(folder: Path, corpus: Corpus, identity: str, compare: bool) -> Dataset:
+    """The prepared data. Raises CorruptDataError."""
+    dataset = Dataset(folder, corpus, identity)
+    if compare:
+        dataset.compare_with_source()
+    return dataset
+
+
+def _is_valid(folder: Path, corpus: Corpus, identity: str) -> bool:
+    try:
+        _open(folder, corpus, identity, compare=True)
+    except CorruptDataError:
+        return False
+    return True
 
 
 def _create(folder: Path, corpus: Corpus, recipe: TokenizerRecipe, identity: str, progress: Progress | None) -> None:
@@ -222,18 +239,18 @@ def _publish(temporary: Path, folder: Path, corpus: Corpus, identity: str) -> No
     except OSError:
         if not folder.is_dir():
             raise
+    if _is_valid(folder, corpus, identity):  # another process was faster
+        return
+    trash = Path(tempfile.mkdtemp(prefix=f".{folder.name}-corrupt-", dir=folder.parent))
     try:
-        Dataset(folder, corpus, identity).compare_with_source()  # another process was faster
-    except CorruptDataError:
-        trash = Path(tempfile.mkdtemp(prefix=f".{folder.name}-corrupt-", dir=folder.parent))
-        try:
-            rename(folder, trash / folder.name)
-            rename(temporary, folder)
-        except OSError:
-            if not folder.is_dir():  # otherwise another process has replaced it meanwhile
-                raise
-        finally:
-            shutil.rmtree(trash, ignore_errors=True)
+        rename(folder, trash / folder.name)
+        rename(temporary, folder)
+    except OSError as error:
+        # otherwise another process has replaced it meanwhile; on Windows, another may use it
+        if not folder.is_dir() or isinstance(error, PermissionError):
+            raise
+    finally:
+        shutil.rmtree(trash, ignore_errors=True)
 
 
 def _write_split(

@@ -1,0 +1,24 @@
+"""The tests that say nothing about Windows, by file, or by file and function, with the reason."""
+
+FORKS = "forks, their server and its signals, which Windows has none of"
+PIPES = "pipes among files, which Windows has none of"
+STATUS = "the status of a process that a signal has ended"
+MODES = "modes and owners of files"
+SIGNALS = "signals of POSIX"
+CALLS = "which calls of the system are made, and in which order"
+
+LEFT_OUT = {
+    "comparison/trials/test_local.py": FORKS,
+    "comparison/trials/test_spawner.py": FORKS,
+    "cli/test_signals.py": SIGNALS,
+    "any_code/test_command_execution.py::test_failures_of_the_machine": STATUS,
+    "any_code/test_command_execution.py::test_no_command_outlives_a_killed_worker": "the end of a job with its last handle",
+    "any_code/test_several_processes.py::test_one_that_fails_ends_all": STATUS,
+    "cli/test_cli.py::test_a_pipe_or_a_device_is_refused_at_once": PIPES,
+    "test_records.py::test_files_that_never_end_are_refused": PIPES,
+    "tokenizers/test_bpe.py::test_a_pipe_is_refused": PIPES,
+    "test_checkpoint.py::test_everything_is_synced_before_the_rename": CALLS,
+    "test_checkpoint.py::test_a_replacement_that_cannot_be_renamed_restores_the_old_folder": CALLS,
+    "data/test_data.py::test_a_file_that_others_can_write_is_not_trusted": MODES,
+    "test_windows.py": "the calls of Windows one by one, on a system that is not emulated",
+}
