@@ -61,7 +61,7 @@ class TrainConfig(Config):
     tuning_split: bool = False
     """Train on the first 90% of the training split and validate on its last 10%."""
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
-    """Where the run computes; `auto` takes a CUDA GPU if there is one, else the CPU; `mps` is checked against the CPU first."""
+    """Where the run computes; `auto` takes a CUDA GPU or the CPU; `mps` is checked against the CPU first."""
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     """Number format of the matrix products; `auto` takes bfloat16 where the machine has instructions for it."""
     attention_backend: BackendName = "auto"
