@@ -49,7 +49,7 @@ def test_each_rule_keeps_what_it_says() -> None:
             for rule, keeps in enumerate((d[0] < 0, d.mean() < 0, below, online)):
                 kept[rule, arm == "real"] += keeps
     table = search_table(answer)
-    assert table.columns == ["keep an idea if", "of 30 that do nothing", "of 10 times Real"]
+    assert table.columns == ["keep an idea if", "30 of nothing", "10 of Real"]
     assert [[int(cell) for cell in row[1:]] for row in table.rows] == [
         [kept[n, False], kept[n, True]] for n in range(4)
     ]

@@ -72,10 +72,10 @@ def search_table(answer: StoredAnswer) -> TextTable:
     """What each rule keeps."""
     ideas, head = search(answer), answer.lesson.head
     nothing = [each for each in ideas if each.arm not in head.real]
-    columns = {f"of {len(nothing)} that do nothing": nothing}
+    columns = {f"{len(nothing)} of nothing": nothing}
     for arm in head.real:
         tries = [each for each in ideas if each.arm == arm]
-        columns[f"of {len(tries)} times {head.labels.get(arm, arm)}"] = tries
+        columns[f"{len(tries)} of {head.labels.get(arm, arm)}"] = tries
     rows = [
         [text.format(seeds=answer.lesson.seeds), *(str(sum(map(rule, tried))) for tried in columns.values())]
         for text, rule in RULES.items()

@@ -1,5 +1,6 @@
 """A lesson in a notebook: `run`, `answer` and `check`. The terminal prints the same answer. Only `run` imports torch."""
 
+from collections.abc import Callable
 from typing import Any
 
 from partwise.comparison.progress import ComparisonProgress
@@ -34,23 +35,26 @@ def answer(number: int, measured: Measured) -> None:
     """Print the values beside those of the stored seeds, and whether the prediction held."""
     lesson = find_lesson(number)
     print_answer(read_answer(lesson), measured)
-    print_claims(lesson)
     print_prediction(lesson, f"runs/{lesson.name}", measured)
 
 
-def print_answer(stored: StoredAnswer, measured: Measured | None) -> None:
-    """The figure as a table, the values, yours too if they are measured, and the verdicts."""
-    if stored.lesson.head.picture in ("curves", "search"):  # of others, the table of values has all
+def print_answer(stored: StoredAnswer, measured: Measured | None, pause: Callable[[], None] = lambda: None) -> None:
+    """The figure as a table, the values, yours too if they are measured, the verdicts, and what larger models said.
+
+    `pause` is called where a screen may be full.
+    """
+    picture = stored.lesson.head.picture
+    if picture in ("curves", "search"):  # of others, the table of values has all
         console.print(picture_table(stored, before=False))
+    if picture == "search":
+        pause()
     columns, *rows = answer_table(stored, measured)
     console.print(TextTable(columns, rows, ""))
     for line in verdict_lines(stored, measured):
         console.print(line, markup=False)
-
-
-def print_claims(lesson: Lesson) -> None:
-    """What larger models said."""
-    for line in claims_lines(lesson):
+    if stored.lesson.head.claims:
+        pause()
+    for line in claims_lines(stored.lesson):
         console.print(line, markup=False)
 
 

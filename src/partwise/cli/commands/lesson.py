@@ -17,7 +17,7 @@ from partwise.lessons.exercises import EXERCISES
 from partwise.lessons.findings import picture_table
 from partwise.lessons.lesson import PICTURE, SECTIONS, Lesson, all_lessons, find_lesson, with_listings
 from partwise.lessons.predictions import Prediction, find_prediction, record_prediction
-from partwise.lessons.show import print_answer, print_claims, print_prediction, print_share
+from partwise.lessons.show import print_answer, print_prediction, print_share
 from partwise.lessons.slides import slides
 from partwise.messages import quantity
 from partwise.plots.layout import write_text
@@ -227,10 +227,7 @@ class Reader:
         console.print()
         print_heading("The answer")
         answer = read_answer(self.lesson, self.precision)
-        print_answer(answer, self.measured)
-        if self.lesson.head.claims:
-            self.go_on()
-            print_claims(self.lesson)
+        print_answer(answer, self.measured, self.go_on)
         if self.measured:
             print_prediction(self.lesson, self.folder, self.measured)
 
