@@ -212,7 +212,7 @@ def verdict_lines(answer: StoredAnswer, measured: Measured | None) -> Iterator[s
 def claims_lines(lesson: Lesson) -> Iterator[str]:
     """What the library of claims found for the lesson's question with larger models, judged in the families of claims.
 
-    Nothing without torch, with which studies plan their models: the stored answer can be read all the same.
+    Nothing without torch, with which studies plan their models; the rest of a stored answer needs none.
     """
     if not lesson.head.claims or not has_torch():
         return
