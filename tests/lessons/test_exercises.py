@@ -1,6 +1,7 @@
 """The checks of the exercises accept what is right and explain each mistake that they know."""
 
 import math
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from partwise.lessons.exercises import CACHE_BYTES, EXERCISES
+from partwise.lessons.lesson import find_lesson
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 ENTROPY = 0.9183  # of weights 0.7112 and three times 0.0963
@@ -190,6 +192,15 @@ class Mine(torch.nn.Module):
     assert found is not None and told in found
     path.write_text(text.replace("FORWARD", "return self.layer(x).relu()"))
     assert EXERCISES[12].check(str(path)) is None
+
+
+def test_the_part_on_the_page_passes(tmp_path: Path) -> None:
+    """In a process of its own: there, nothing has imported the parts of the package yet."""
+    [text] = re.findall(r"```python\n(.*?)```", find_lesson(12).sections["An exercise"], re.DOTALL)
+    (tmp_path / "my_part.py").write_text(text)
+    command = [sys.executable, "-m", "partwise", "lesson", "12", "--check", "my_part.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout.strip()) == (0, "right"), done.stdout + done.stderr
 
 
 @pytest.mark.parametrize(
