@@ -234,8 +234,12 @@ def test_the_references_of_a_lesson_are_those_of_its_text() -> None:
     """N-gram models fitted on its training split; the exercise of lesson 1 asks to pass one of them."""
     data = train_config.run_config("mingpt", data="shakespeare").prepare()
     ngrams = {ngram_name(n): round(loss, 4) for n, loss in evaluate_references.dataset_references(data)["ngrams"]}
+    assert ngrams["4-gram"] == FOUR_GRAM
     for lesson in LESSONS.values():
-        assert lesson.head.references.items() <= ngrams.items()
-    assert LESSONS[1].head.references["4-gram"] == FOUR_GRAM
-    table = picture_table(read_answer(LESSONS[1]), before=True)
-    assert table.rows[-2:] == [["4-gram", "", "", "", "", "1.719"], ["5-gram", "", "", "", "", "1.561"]]
+        references = lesson.head.references
+        assert references.items() <= ngrams.items()
+        if references:
+            table = picture_table(read_answer(lesson), before=True)
+            assert [(row[0], row[-1]) for row in table.rows[-len(references) :]] == [
+                (name, f"{loss:.3f}") for name, loss in references.items()
+            ]

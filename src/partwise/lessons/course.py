@@ -115,7 +115,7 @@ def measure_run(folder: Path, names: Sequence[str]) -> dict[str, float]:
     path = folder / MEASURES_FILE
     stored: dict[str, Any] = read_record(path) if path.exists() else {}
     if missing := [name for name in names if name not in stored]:
-        stored |= dict(take(folder, missing))
+        stored |= dict(take(folder.resolve(), missing))  # by its whole path, an opened run is kept
         write_json(path, stored)
     return {name: stored[name] for name in names if stored[name] is not None}
 
