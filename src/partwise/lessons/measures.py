@@ -3,6 +3,7 @@ None where it does not apply."""
 
 import math
 from collections.abc import Callable
+from functools import lru_cache
 from pathlib import Path
 
 import torch
@@ -18,7 +19,9 @@ from partwise.inspection.subject import Subject, find_subject
 from partwise.parts.positions.rotary import Rope
 
 
+@lru_cache(maxsize=1)
 def open_run(folder: Path) -> Subject:
+    """The model of a run and its text; the measures of one run share them."""
     return find_subject(str(folder), [])
 
 
