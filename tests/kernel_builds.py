@@ -81,8 +81,9 @@ def check(name: str) -> str:
 
 def check_aarch64() -> str:
     """Compile recorded.cpp for this CPU and for aarch64, and compare what it prints; raises CalledProcessError."""
-    compilers = {"native": "g++ -march=native", "aarch64": "aarch64-linux-gnu-g++ -static"}
-    for program in (compilers["aarch64"].split()[0], "qemu-aarch64-static"):
+    cross = "aarch64-linux-gnu-g++ -static"
+    compilers = {"native": "g++ -march=native", "aarch64": cross, "aarch64 with bfdot": f"{cross} -march=armv8.6-a"}
+    for program in (cross.split()[0], "qemu-aarch64-static"):
         if not shutil.which(program):
             return "not run: install g++-aarch64-linux-gnu and qemu-user-static"
     source, folder = ROOT / "tests/kernels/recorded.cpp", ROOT / "build" / "recorded"
@@ -91,7 +92,7 @@ def check_aarch64() -> str:
     for kernel, (defined, bound) in RECORDED.items():
         results = {}
         for machine, compiler in compilers.items():
-            binary = str(folder / f"{kernel}-{machine}")
+            binary = str(folder / f"{kernel}-{machine.replace(' ', '-')}")
             command = [
                 *compiler.split(),
                 *FLAGS,
@@ -99,20 +100,23 @@ def check_aarch64() -> str:
                 f'-DKERNEL="{kernel}.cpp"',
             ]
             subprocess.run([*command, f"-I{ROOT / 'src/partwise/kernels'}", str(source), "-o", binary], check=True)
-            run = ["qemu-aarch64-static", binary] if machine == "aarch64" else [binary]
+            run = [binary] if machine == "native" else ["qemu-aarch64-static", "-cpu", "max", binary]
             results[machine] = subprocess.run(run, capture_output=True, text=True, check=True).stdout.splitlines()
-        errors = [0.0]
-        for ours, theirs in zip(results["native"], results["aarch64"], strict=True):
-            (name, *a), (other, *b) = ours.split(" "), theirs.split(" ")
-            expected, found = np.array(a, float), np.array(b, float)
-            if name != other or len(a) != len(b) or not np.isfinite(expected).all():
-                raise subprocess.CalledProcessError(1, kernel, f"{kernel}: {name} has other values or not finite ones")
-            errors.append(float(np.max(np.abs(found - expected)) / max(1e-30, np.max(np.abs(expected)))))
-        worst[kernel] = max(errors)
-        if not worst[kernel] <= bound or len(errors) < 10:
-            raise subprocess.CalledProcessError(
-                1, kernel, f"{kernel} differs by {worst[kernel]:.1e} (at most {bound:.1e})"
-            )
+        for machine in list(compilers)[1:]:
+            errors = [0.0]
+            for ours, theirs in zip(results["native"], results[machine], strict=True):
+                (name, *a), (other, *b) = ours.split(" "), theirs.split(" ")
+                expected, found = np.array(a, float), np.array(b, float)
+                if name != other or len(a) != len(b) or not np.isfinite(expected).all():
+                    raise subprocess.CalledProcessError(
+                        1, kernel, f"{kernel}: {name} has other values or not finite ones"
+                    )
+                errors.append(float(np.max(np.abs(found - expected)) / max(1e-30, np.max(np.abs(expected)))))
+            worst[f"{kernel} on {machine}"] = max(errors)
+            if not max(errors) <= bound or len(errors) < 10:
+                raise subprocess.CalledProcessError(
+                    1, kernel, f"{kernel} on {machine} differs by {max(errors):.1e} (at most {bound:.1e})"
+                )
     return "largest difference, relative to the largest value: " + ", ".join(f"{k} {v:.1e}" for k, v in worst.items())
 
 

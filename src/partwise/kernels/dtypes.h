@@ -5,6 +5,8 @@
 
 #if defined(__AVX512F__)
 #include <immintrin.h>
+#elif defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
+#include <arm_neon.h>
 #endif
 
 namespace {
@@ -66,6 +68,19 @@ struct BFloat16 {
         const __m512i order = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6,
                                                21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
         return (vec)_mm512_permutexvar_epi16(order, (__m512i)_mm512_cvtne2ps_pbh((__m512)odd, (__m512)even));
+    }
+#elif defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
+    static ALWAYS_INLINE void store_rounded(Element* p, vec x) {
+        vst1_u16(p, vreinterpret_u16_bf16(vcvt_bf16_f32((float32x4_t)x)));
+    }
+    static ALWAYS_INLINE vec multiply_add(vec sum, Word a, vec b) {
+        return multiply_add(sum, (vec)vdupq_n_u32(a), b);
+    }
+    static ALWAYS_INLINE vec multiply_add(vec sum, vec a, vec b) {
+        return (vec)vbfdotq_f32((float32x4_t)sum, vreinterpretq_bf16_f32((float32x4_t)a), vreinterpretq_bf16_f32((float32x4_t)b));
+    }
+    static ALWAYS_INLINE vec pack(vec even, vec odd) {
+        return (vec)(rounded_bits(even) >> 16 | (rounded_bits(odd) & 0xffff0000u));
     }
 #else
     static ALWAYS_INLINE void store_rounded(Element* p, vec x) {
