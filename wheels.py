@@ -26,6 +26,8 @@ EVERY_CPU = ("cpu", "openmp")
 """Libraries that are compiled once, for any CPU."""
 
 AVX = {"avx2": (1, "x86_64_v3"), "avx512": (2, "x86_64_v4"), "avx512_bf16": (3, "x86_64_v4+avx512bf16")}
+NEON = {"neon": (1, "generic"), "neon_bf16": (2, "generic+bf16")}
+APPLE = {"neon": (1, "apple_m1"), "neon_bf16": (2, "apple_m2")}
 AMX = {"amx": (4, "x86_64_v4+avx512bf16+amx_tile+amx_bf16")}
 
 
@@ -42,8 +44,8 @@ class Platform:
 
 PLATFORMS = {
     "linux-x86_64": Platform("x86_64-linux-gnu.2.28", "manylinux_2_28_x86_64", ".so", AVX | AMX, ["-fPIC"]),
-    "linux-aarch64": Platform("aarch64-linux-gnu.2.28", "manylinux_2_28_aarch64", ".so", {"neon": (1, "")}, ["-fPIC"]),
-    "macos-arm64": Platform("aarch64-macos.12.0", "macosx_12_0_arm64", ".dylib", {"neon": (1, "apple_m1")}),
+    "linux-aarch64": Platform("aarch64-linux-gnu.2.28", "manylinux_2_28_aarch64", ".so", NEON, ["-fPIC"]),
+    "macos-arm64": Platform("aarch64-macos.12.0", "macosx_12_0_arm64", ".dylib", APPLE),
     "windows-x86_64": Platform("x86_64-windows-gnu", "win_amd64", ".dll", AVX),
     "any": Platform("", "any", "", {}),
 }
