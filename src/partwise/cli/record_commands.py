@@ -2,7 +2,7 @@
 
 import gc
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -20,7 +20,33 @@ def verdict(
     ],
     margin: Annotated[
         float | None,
-        typer.Option(help="Largest difference that does not matter, in the values' unit. Required."),
+        typer.Option(
+            help="Largest difference that does not matter, in the values' unit. Required, except with --target or --rule."
+        ),
+    ] = None,
+    target: Annotated[
+        float | None, typer.Option(help="Judge every entry against this number; one arm is enough, and no seeds.")
+    ] = None,
+    rule: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The target of a contest: modded-nanogpt, parameter-golf, ...")
+    ] = None,
+    record: Annotated[float | None, typer.Option(help="--rule parameter-golf: the mean of the last record.")] = None,
+    alpha: Annotated[
+        float | None, typer.Option(help="--target: error of 'reached', and of 'missed'. Default: 0.01.")
+    ] = None,
+    looks: Annotated[
+        str | None, typer.Option(metavar="N,N,...", help="--target: planned looks, in runs, such as 3,6.")
+    ] = None,
+    time: Annotated[
+        str | None,
+        typer.Option(
+            "--time",
+            metavar="COLUMN",
+            help="--target: the column of times; empty or inf if a run never arrived. Judges the median.",
+        ),
+    ] = None,
+    sd_source: Annotated[
+        str | None, typer.Option("--sd-source", metavar="TEXT", help="--target: where --known-sd comes from.")
     ] = None,
     higher_is_better: Annotated[
         bool, typer.Option("--higher-is-better", metavar=FLAG, help="Higher values are better.")
@@ -59,11 +85,45 @@ def verdict(
 ) -> None:
     """Judge existing results: differences, confidence intervals and verdicts.
 
+    With --target: whether each entry reaches a number that was fixed in advance.
+
     Judge once: a file that grows and is judged again at 4, 8, 16 and 32 seeds has a false difference in 15% of cases. Give
     --judged from the second time on, or plan the looks (compare --looks).
     """
     gc.disable()  # collecting would take a fifth of the time of so short a command
     try:
+        of_target: dict[str, Any] = {
+            "alpha": alpha,
+            "looks": looks,
+            "time": time,
+            "sd_source": sd_source,
+            "record": record,
+        }
+        if target is not None or rule is not None:
+            given = {
+                "margin": margin,
+                "baseline": baseline,
+                "judged": judged,
+                "failure": failure,
+                "unpaired": unpaired or None,
+                "run-names": run_names,
+                "take": take,
+            }
+            refuse_others(given, "compares arms; a target needs none of it: leave it or --target out")
+            from partwise.cli.commands.target import judge_target
+
+            judge_target(
+                file,
+                target=target,
+                rule=rule,
+                known_sd=known_sd,
+                higher_is_better=higher_is_better,
+                columns=columns,
+                as_json=as_json,
+                **of_target,
+            )
+            return
+        refuse_others(of_target, "is about a target: give --target, such as --target 3.28")
         from partwise.cli.commands.verdict import judge_file
 
         judge_file(
@@ -83,6 +143,16 @@ def verdict(
         )
     finally:
         gc.enable()
+
+
+def refuse_others(options: dict[str, Any], reason: str) -> None:
+    """Raise ConfigError for an option that was given."""
+    for name, value in options.items():
+        if value is not None:
+            from partwise.config import ConfigError
+
+            shown = "" if value is True else f" {value}"
+            raise ConfigError(f"--{name.replace('_', '-')}{shown} {reason}")
 
 
 @ledger_app.callback(invoke_without_command=True)

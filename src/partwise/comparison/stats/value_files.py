@@ -2,7 +2,7 @@
 
 import csv
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -35,13 +35,33 @@ def read_table(path: str | Path, columns: Mapping[str, str] | None = None) -> Va
     file's own names, such as {"arm": "group"}. Use nan or inf for a run that diverged. Raises ConfigError naming file, line,
     value and remedy.
     """
+    rows, unit, layout = read_rows(path, columns or {})
+    values = _collect(rows, str(path), unit)
+    return ValueTable(values, f"{sum(map(len, values.values()))} rows{layout}; {columns_read(COLUMNS, columns or {})}")
+
+
+def columns_read(names: Sequence[str], columns: Mapping[str, str]) -> str:
+    """The columns that a file was read by, such as `columns seed, arm=group`."""
+    shown = [name if columns.get(name, name) == name else f"{name}={columns[name]}" for name in names]
+    return f"column{'s' if len(shown) > 1 else ''} {', '.join(shown)}"
+
+
+class Rows(NamedTuple):
+    """The rows of a file, what their numbers count (row or line), and how its cells are separated."""
+
+    rows: Iterable["Row"]
+    unit: str
+    layout: str
+
+
+def read_rows(path: str | Path, columns: Mapping[str, str], optional: Collection[str] = ()) -> Rows:
+    """The rows of a file; the cell of an `optional` column that it lacks is "". Raises ConfigError."""
     path = Path(path)
-    names = [(columns or {}).get(name, name) for name in COLUMNS]
+    names = [columns.get(name, name) for name in COLUMNS]
+    may_lack = {columns.get(name, name) for name in optional}
     readers = {".json": _json_rows, ".jsonl": _json_rows, ".parquet": _parquet_rows}
-    rows, layout = readers.get(path.suffix.lower(), _csv_rows)(path, names)
-    values = _collect(rows, str(path), "row" if path.suffix.lower() == ".parquet" else "line")
-    shown = [name if name == own else f"{name}={own}" for name, own in zip(COLUMNS, names, strict=True)]
-    return ValueTable(values, f"{sum(map(len, values.values()))} rows{layout}; columns {', '.join(shown)}")
+    rows, layout = readers.get(path.suffix.lower(), _csv_rows)(path, names, may_lack)
+    return Rows(rows, "row" if path.suffix.lower() == ".parquet" else "line", layout)
 
 
 def read_frame(frame: Any, columns: Mapping[str, str] | None = None) -> dict[str, dict[int, float]]:
@@ -68,9 +88,8 @@ def _collect(rows: Iterable["Row"], source: str, unit: str) -> dict[str, dict[in
     first_line: dict[tuple[str, int], int] = {}
     for line, (seed_text, arm, value_text) in rows:
         where = f"{source} {unit} {line}"
-        seed, value = _seed(seed_text, where), _value(value_text, where)
-        if not arm or not arm.isprintable():
-            raise ConfigError(f"{where}: arm={arm!r}: give the arm a printable name")
+        seed, value = parse_seed(seed_text, where), parse_value(value_text, where)
+        check_arm_name(arm, where)
         if (earlier := first_line.setdefault((arm, seed), line)) != line:
             raise ConfigError(
                 f"{where}: arm {arm!r} already has seed {seed} on {unit} {earlier}: keep one row per arm and seed"
@@ -78,6 +97,11 @@ def _collect(rows: Iterable["Row"], source: str, unit: str) -> dict[str, dict[in
         values.setdefault(arm, {})[seed] = value
     check_values(values, source)
     return values
+
+
+def check_arm_name(arm: str, where: str) -> None:
+    if not arm or not arm.isprintable():
+        raise ConfigError(f"{where}: arm={arm!r}: give the arm a printable name")
 
 
 def check_values(values: Mapping[str, Mapping[int, float]], source: str) -> None:
@@ -122,7 +146,7 @@ def _read_text(path: Path, kind: str) -> str:
         raise ConfigError(f"{path} line 1: not UTF-8 text; save the file as {kind} in UTF-8 (it is UTF-16)") from None
 
 
-def _json_rows(path: Path, names: Sequence[str]) -> tuple[Iterator[Row], str]:
+def _json_rows(path: Path, names: Sequence[str], may_lack: Collection[str]) -> tuple[Iterator[Row], str]:
     """The rows of a file with one JSON object per line, or an array of them; a key with dots may name nested objects."""
     text = _read_text(path, "JSON")
     rows: Iterable[tuple[int, Any]]
@@ -133,15 +157,18 @@ def _json_rows(path: Path, names: Sequence[str]) -> tuple[Iterator[Row], str]:
         lines = [(number, line) for number, line in enumerate(text.splitlines(), start=1) if line.strip()]
         rows = ((number, _parse_json(line, f"{path} line {number}", "one object per line")) for number, line in lines)
         unit = "line"
-    return _object_rows(rows, names, f"{path} {unit}"), ""
+    return _object_rows(rows, names, f"{path} {unit}", may_lack), ""
 
 
-def _object_rows(rows: Iterable[tuple[int, Any]], names: Sequence[str], where: str) -> Iterator[Row]:
+def _object_rows(
+    rows: Iterable[tuple[int, Any]], names: Sequence[str], where: str, may_lack: Collection[str]
+) -> Iterator[Row]:
     for number, row in rows:
         if not isinstance(row, dict):
             example = json.dumps({"seed": 0, "arm": "base", "value": 1.47})
             raise ConfigError(f"{where} {number}: {json.dumps(row)[:80]}: expected an object, such as {example}")
-        yield number, _cells([_look_up(row, name) for name in names], names, list(row), f"{where} {number}")
+        cells = [_look_up(row, name) for name in names]
+        yield number, _cells(cells, names, list(row), f"{where} {number}", may_lack)
 
 
 def _parse_json(text: str, where: str, expected: str) -> Any:
@@ -174,7 +201,7 @@ def _look_up(row: Mapping[str, Any], name: str) -> Any:
     return value
 
 
-def _parquet_rows(path: Path, names: Sequence[str]) -> tuple[Iterator[Row], str]:
+def _parquet_rows(path: Path, names: Sequence[str], may_lack: Collection[str]) -> tuple[Iterator[Row], str]:
     backend = next((name for name in ("polars", "pandas") if find_spec(name)), None)
     if backend is None or not find_spec("narwhals") or (backend == "pandas" and not find_spec("pyarrow")):
         raise ConfigError(
@@ -190,16 +217,25 @@ def _parquet_rows(path: Path, names: Sequence[str]) -> tuple[Iterator[Row], str]
         rows = narwhals.read_parquet(str(path), backend=backend).rows(named=True)  # type: ignore[arg-type]
     except Exception as error:  # each backend has its own
         raise ConfigError(f"cannot read {path}: {' '.join(str(error).split())[:200]}") from None
-    return _frame_rows(rows, names, str(path)), ""
+    return _frame_rows(rows, names, str(path), may_lack), ""
 
 
-def _frame_rows(rows: Iterable[Mapping[str, Any]], names: Sequence[str], source: str) -> Iterator[Row]:
+def _frame_rows(
+    rows: Iterable[Mapping[str, Any]], names: Sequence[str], source: str, may_lack: Collection[str] = ()
+) -> Iterator[Row]:
     for number, row in enumerate(rows, start=1):
-        yield number, _cells([row.get(name) for name in names], names, list(row), f"{source} row {number}")
+        cells = [row.get(name) for name in names]
+        yield number, _cells(cells, names, list(row), f"{source} row {number}", may_lack)
 
 
-def _cells(values: Sequence[Any], names: Sequence[str], known: Sequence[str], where: str) -> tuple[str, str, str]:
-    """Seed, arm and value as text. Raises ConfigError for one that is missing."""
+def _cells(
+    values: Sequence[Any], names: Sequence[str], known: Sequence[str], where: str, may_lack: Collection[str]
+) -> tuple[str, str, str]:
+    """Seed, arm and value as text. Raises ConfigError for one that is missing and may not be."""
+    values = [
+        "" if column in may_lack and column not in known and each is None else each
+        for column, each in zip(names, values, strict=True)
+    ]
     values = [None if not isinstance(each, str) and str(each) in ("nan", "<NA>") else each for each in values]
     for name, column, value in zip(COLUMNS, names, values, strict=True):
         if value is None and (name != "value" or column not in known):
@@ -214,10 +250,10 @@ def _mapping_hint(name: str, column: str) -> str:
     return f"; if it has another name, give --columns {name}=NAME" if name == column else ""
 
 
-def _csv_rows(path: Path, names: Sequence[str]) -> tuple[Iterator[Row], str]:
+def _csv_rows(path: Path, names: Sequence[str], may_lack: Collection[str]) -> tuple[Iterator[Row], str]:
     """The rows of a CSV file that are not blank; numbers with a decimal comma are given a point."""
     text = _read_text(path, "CSV")
-    wanted = [name.lower() for name in names]
+    wanted, optional = [name.lower() for name in names], {name.lower() for name in may_lack}
     separator = find_separator(text, wanted)
     rows: list[Row] = []
     header: list[str] = []
@@ -225,14 +261,14 @@ def _csv_rows(path: Path, names: Sequence[str]) -> tuple[Iterator[Row], str]:
         for line, cells in filled_rows(text, separator):
             if not header:
                 header = [cell.lower() for cell in cells]
-                columns = _find_columns(wanted, header, path, line)
+                columns = _find_columns(wanted, header, path, line, optional)
             elif len(cells) < len(header) or any(cells[len(header) :]):
                 raise ConfigError(
                     f"{path} line {line}: {len(cells)} fields but {len(header)} columns in the header: "
                     f'use a decimal point and quote text that contains a comma, as in "a,b"'
                 )
             else:
-                seed, arm, value = (cells[column] for column in columns)
+                seed, arm, value = ("" if column is None else cells[column] for column in columns)
                 rows.append((line, (seed, arm, value)))
     except csv.Error as error:
         raise ConfigError(f"{path} {error}; check the quotes on this line") from None
@@ -245,19 +281,21 @@ def _csv_rows(path: Path, names: Sequence[str]) -> tuple[Iterator[Row], str]:
     return iter(rows), layout
 
 
-def _find_columns(names: Sequence[str], header: Sequence[str], path: Path, line: int) -> list[int]:
+def _find_columns(
+    names: Sequence[str], header: Sequence[str], path: Path, line: int, may_lack: Collection[str]
+) -> list[int | None]:
     for wanted, name in zip(COLUMNS, names, strict=True):
-        if header.count(name) == 1:
+        if header.count(name) == 1 or (name in may_lack and name not in header):
             continue
         where = f"{path} line {line}"
         if name in header:
             raise ConfigError(f"{where}: column {name!r} occurs {header.count(name)} times: keep one")
         hint = _mapping_hint(wanted, name)
         raise ConfigError(f"{where}: no column {name!r} in the header{did_you_mean(name, header)}{hint}")
-    return [header.index(name) for name in names]
+    return [header.index(name) if name in header else None for name in names]
 
 
-def _seed(text: str, where: str) -> int:
+def parse_seed(text: str, where: str) -> int:
     try:
         if "_" in text:  # Python would read 1_5 as 15
             raise ValueError
@@ -266,5 +304,5 @@ def _seed(text: str, where: str) -> int:
         raise ConfigError(f"{where}: seed={text!r}: expected an integer, such as 3") from None
 
 
-def _value(text: str, where: str) -> float:
+def parse_value(text: str, where: str) -> float:
     return parse_number(text, f"{where}: value={text!r}: expected a number such as 1.47, or nan if the run diverged")

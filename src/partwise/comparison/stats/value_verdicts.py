@@ -51,7 +51,7 @@ def render_verdicts(
     heads = "\n".join("\n  ".join(headline(effect)) for effect in effects)
     sentences = [*details(effects), *(effect.sentence for effect in exploratory)]
     rest = "\n".join(["Details", *sentences, *notes(effects, values)])
-    return "\n\n".join([heads, *map(_align, tables(effects, values)), rest]) + "\n"
+    return "\n\n".join([heads, *map(align, tables(effects, values)), rest]) + "\n"
 
 
 def tables(effects: Sequence[Effect], values: Mapping[str, Mapping[int, float]]) -> list[list[list[str]]]:
@@ -94,7 +94,7 @@ def _differences_table(effects: Sequence[Effect]) -> list[list[str]]:
     return rows
 
 
-def _align(rows: Sequence[Sequence[str]]) -> str:
+def align(rows: Sequence[Sequence[str]]) -> str:
     """Columns padded to equal terminal width: the first left-aligned, the others right-aligned."""
     columns = []
     for i, column in enumerate(zip(*rows, strict=True)):

@@ -1,0 +1,1 @@
+"""Runs against a target, a number fixed in advance: reached, missed or undecided. Imports no torch."""
