@@ -148,6 +148,12 @@ def teachers_page() -> str:
     return teaching.teachers_page()
 
 
+def target_page() -> str:
+    from target_errors import PAGE, with_section
+
+    return with_section(PAGE.read_text(encoding="utf-8"))
+
+
 def stored(name: str) -> Any:
     """What was measured: a JSON file of docs/."""
     return json.loads((DOCS / name).read_text(encoding="utf-8"))
@@ -188,6 +194,8 @@ FILES: dict[str, Callable[[], str]] = {
     "docs/certificate.schema.json": lambda: schema("certificate"),
     "docs/results.schema.json": lambda: schema("results"),
     "docs/verdict.schema.json": lambda: schema("verdict"),
+    "docs/target.schema.json": lambda: schema("target"),
+    "docs/against-a-target.md": target_page,
     "docs/images/speed.svg": speed_chart,
     "docs/images/speed-avx2.svg": lambda: speed_chart("benchmarks-avx2"),
     "docs/images/speed-float32.svg": lambda: speed_chart("benchmarks-float32"),

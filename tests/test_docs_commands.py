@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -73,6 +74,8 @@ def test_commands_run(page: Path, tmp_path: Path) -> None:
     make_repository(tmp_path)
     write_logs(tmp_path)
     write_parts(tmp_path)
+    for file in (ROOT / "examples/targets").glob("*.csv"):
+        shutil.copy(file, tmp_path)
     for command in commands(page):
         done = subprocess.run(
             [sys.executable, "-m", "partwise", *command.words],

@@ -36,7 +36,7 @@ ABOUT_TRIALS = (["--workers", "2"], ["--machines", "2"], ["--import", "my_parts"
         (["--sd", "0.01", "--data", "arithmetic"], "--data is an option of `plan PRESET`, not of `plan --sd X`"),
         (["--sd", "0.01", "--arm", "ffn=swiglu"], "--arm is an option of `plan PRESET`"),
         *((["--sd", "0.01", *words], f"{words[0]} is an option of `plan PRESET`") for words in ABOUT_TRIALS),
-        (["--effect", "0.1"], "plan needs PRESET, FILE.yaml or --sd X; see `partwise plan --help`"),
+        (["--effect", "0.1"], "plan needs PRESET, FILE.yaml, --sd X or --target X; see `partwise plan --help`"),
         (["mingpt", "ffn=swiglu", "--claims", "2"], "--claims is an option of `plan --sd X`, not of `plan PRESET`"),
         (["--sd", "0.01", "--looks", "4,x"], "--looks 4,x"),
         (["--sd", "-1"], "sd=-1"),
@@ -68,3 +68,33 @@ def test_a_plan_from_numbers_says_which_sd_and_counts_seeds() -> None:
     assert "the SD of the difference between two arms trained on the same seed, from --sd" in out
     assert "calling equal arms equivalent takes 36 seeds" in out
     assert "equivalent if equal: how often arms without a difference are called equivalent" in out
+
+
+def test_a_target_has_the_fewest_runs_and_the_power_of_looks() -> None:
+    words = ["plan", "--target", "3.28", "--effect", "0.0015", "--sd", "0.0013"]
+    shown = CliRunner().invoke(app, words).output
+    plan = json.loads(CliRunner().invoke(app, [*words, "--looks", "4,8", "--json"]).output)
+    needed = plan["runs_needed"]["0.8"]
+    power = {row["runs"]: row["power"] for row in plan["rows"]}
+    assert max(n for n in power if power[n] < 0.8) < needed <= min(n for n in power if power[n] >= 0.8)
+    assert f"{needed} runs in 80%" in shown and f"{100 * power[10]:.0f}%" in shown
+    looks = plan["planned_looks"]
+    assert power[4] < looks["power"] < power[10] and 4 < looks["mean_runs"] < 8
+    several = json.loads(CliRunner().invoke(app, [*words, "--entries", "5", "--json"]).output)
+    assert several["runs_needed"]["0.8"] > needed
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--target", "3.28"], "plan --target needs --sd"),
+        (["--target", "3.28", "--sd", "0"], "--sd 0"),
+        (["--target", "3.28", "--sd", "1", "--effect", "-1"], "a distance of -1"),
+        (["--target", "3.28", "--sd", "1", "--looks", "3,6"], "give --effect"),
+        (["--target", "3.28", "--sd", "1", "--alpha", "2"], "--alpha 2"),
+        (["--target", "3.28", "--sd", "1", "--margin", "1"], "--margin is an option of"),
+    ],
+)
+def test_a_plan_against_a_target_refuses_what_does_not_fit(words: list[str], message: str) -> None:
+    done = CliRunner().invoke(app, ["plan", *words])
+    assert isinstance(done.exception, ConfigError) and message in str(done.exception)

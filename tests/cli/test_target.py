@@ -116,3 +116,12 @@ def test_what_does_not_fit_a_target_is_refused_in_one_line(here: Path, words: li
     done = CliRunner().invoke(app, ["verdict", *words])
     assert isinstance(done.exception, ConfigError), done.output
     assert message in str(done.exception) and "\n" not in str(done.exception)
+
+
+def test_json_follows_the_published_schema(here: Path) -> None:
+    from partwise.comparison.schemas import TargetDocument
+
+    for words in (["entries.csv", "--target", "3.28"], ["times.csv", "--target", "9", "--time", "seconds"]):
+        printed = json.loads(output(*words, "--json"))
+        assert TargetDocument.model_validate(printed).model_dump(mode="json") == printed
+    assert TargetDocument.model_validate(json.loads(output("runs.csv", "--rule", "modded-nanogpt", "--json"))).rule

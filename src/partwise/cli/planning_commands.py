@@ -187,6 +187,27 @@ def plan_numbers(
     run(claims=claims, **asdict(power), **given)
 
 
+def plan_target(
+    *,
+    target: Annotated[float, typer.Option("--target", metavar="X", help="The number to reach.")],
+    effect: Annotated[
+        float | None, typer.Option(help="How much better than the target the true mean is, in the values' unit.")
+    ] = None,
+    sd: Annotated[float | None, typer.Option(help="SD of single runs. Required.")] = None,
+    alpha: Annotated[float, typer.Option(help="Error of 'reached'.")] = 0.01,
+    entries: Annotated[int, typer.Option(help="Entries that are judged together.", min=1)] = 1,
+    options: dict[str, Any],
+    as_json: Json = False,
+) -> None:
+    """How many runs show that a mean is better than a number, for `verdict --target`.
+
+    Example: partwise plan --target 3.28 --effect 0.0015 --sd 0.0013
+    """
+    from partwise.cli.commands.plan_target import plan_target as run
+
+    run(target=target, effect=effect, sd=sd, alpha=alpha, entries=entries, as_json=as_json, **options)
+
+
 def calibration_mode(context: Any, given: set[str], words: list[str]) -> str | None:
     if words and is_experiment_file(context, words[0]):
         return "file"
@@ -194,6 +215,8 @@ def calibration_mode(context: Any, given: set[str], words: list[str]) -> str | N
 
 
 def plan_mode(context: Any, given: set[str], words: list[str]) -> str | None:
+    if not words and "target" in given:
+        return "target"
     if not words:
         return "numbers" if {"sd", "claims"} & given else None
     return "file" if is_experiment_file(context, words[0]) else "preset"
@@ -218,6 +241,7 @@ command_with_modes(
         Mode("preset", "PRESET", plan_preset, ("data", "arms", "common", "looks", "margin", "alpha"), ALLOW_OVERRIDES),
         Mode("file", "FILE.yaml", plan_file, ("common", "looks", "margin", "alpha"), {"allow_extra_args": True}),
         Mode("numbers", "--sd X", plan_numbers, ("looks", "margin", "alpha")),
+        Mode("target", "--target X", plan_target, ("looks",)),
     ],
     plan_mode,
 )

@@ -1,13 +1,15 @@
-"""The JSON Schemas of `verdict --json`, `results.json` and certificates, in docs/."""
+"""The JSON Schemas of `verdict --json`, with and without a target, `results.json` and certificates, in docs/."""
 
 import json
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
 from partwise.comparison.certificate.certificate import Certificate
 from partwise.comparison.results import Results
 from partwise.comparison.stats.effect import Effect
+from partwise.comparison.targets.contests import Rule
+from partwise.comparison.targets.target import Entry, Target
 
 
 class VerdictDocument(BaseModel):
@@ -21,11 +23,28 @@ class VerdictDocument(BaseModel):
     read: str | None
 
 
+class TargetDocument(BaseModel):
+    """What `partwise verdict --target --json` prints."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    question: Literal["target"]
+    target: Target
+    entries: tuple[Entry, ...]
+    notes: tuple[str, ...]
+    rule: Rule | None
+    read: str | None
+
+
 HASH = {"description": "The hash of all other keys, in the file alone.", "title": "Sha256", "type": "string"}
 
 
 def verdict_schema() -> str:
     return schema_text(VerdictDocument.model_json_schema(mode="serialization"))
+
+
+def target_schema() -> str:
+    return schema_text(TargetDocument.model_json_schema(mode="serialization"))
 
 
 def results_schema() -> str:
