@@ -51,7 +51,14 @@ def plan_target(
         at = check_looks(parse_numbers("--looks", looks, "numbers of runs, such as 3,6"))
         power, mean_runs = power_with_looks(effect, sd, at, level)
         planned = {"looks": list(at), "power": power, "mean_runs": mean_runs}
-    plan = {"target": target, "effect": effect, "sd": sd, "alpha": alpha, "entries": entries, "rows": rows}
+    plan: dict[str, Any] = {
+        "target": target,
+        "effect": effect,
+        "sd": sd,
+        "alpha": alpha,
+        "entries": entries,
+        "rows": rows,
+    }
     plan |= {"runs_needed": {str(power): n for power, n in needed.items()}, "planned_looks": planned}
     if as_json:
         print_json(plan)
