@@ -9,7 +9,9 @@ from partwise.comparison.targets.contests import rules
 
 RATES = {
     "modded-nanogpt": lambda: [target_errors.until_significant(3, 10), 0.01, 0.01, target_errors.holm_rates()[0]],
-    "modded-nanogpt-track-3": lambda: [target_errors.known_sd_rate(ratio, 0.001) for ratio in (1.5, 1, 2)],
+    "modded-nanogpt-track-3": lambda: [
+        target_errors.known_sd_rate(ratio, rules()["modded-nanogpt-track-3"].alpha) for ratio in (1.5, 1, 2)
+    ],
     "parameter-golf": lambda: [
         target_errors.against_a_measured_record(3, 0.01),
         0.01,

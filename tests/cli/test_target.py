@@ -54,7 +54,7 @@ def test_several_entries_share_alpha_and_json_has_a_record_of_its_own(here: Path
 def test_times_are_judged_by_the_median_and_empty_cells_never_arrived(here: Path) -> None:
     shown = output("times.csv", "--target", "90", "--time", "seconds", "--alpha", "0.1")
     assert "a: reached. The median of 8 runs is 88.00, below the target of 90" in shown
-    assert "b: missed. The median of 8 runs is not reached in time" in shown
+    assert "b: missed. At least half of 8 runs never arrived; the median is above the target of 90" in shown
     assert "a: 1 of 8 runs never arrived" in shown
 
 
@@ -94,6 +94,8 @@ def test_a_rule_states_its_source_and_sets_the_target(here: Path, name: str) -> 
         (["runs.csv", "--target", "3.28", "--looks", "6,3"], "ascending"),
         (["runs.csv", "--target", "3.28", "--looks", "2,4", "--known-sd", "1", "--sd-source", "x"], "leave out one"),
         (["times.csv", "--target", "9", "--time", "seconds", "--looks", "3,6"], "--looks with --time"),
+        (["times.csv", "--target", "9", "--time", "seconds", "--higher-is-better"], "--higher-is-better with --time"),
+        (["times.csv", "--target", "9", "--time", "seconds", "--columns", "value=x"], "give the column of times once"),
         (["times.csv", "--target", "9", "--time", "second"], "did you mean 'seconds'"),
         (["runs.csv", "--target", "3.28", "--columns", "arm=group"], "no column 'group'"),
         (["runs.csv", "--target", "3.28", "--record", "3.3"], "--record 3.3: only with a --rule"),
@@ -125,3 +127,28 @@ def test_json_follows_the_published_schema(here: Path) -> None:
         printed = json.loads(output(*words, "--json"))
         assert TargetDocument.model_validate(printed).model_dump(mode="json") == printed
     assert TargetDocument.model_validate(json.loads(output("runs.csv", "--rule", "modded-nanogpt", "--json"))).rule
+
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_page_has_the_outcomes_of_the_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each command of the page that names a rule, in its order, and the row of the table that states its result."""
+    page = (ROOT / "docs/against-a-target.md").read_text(encoding="utf-8")
+    monkeypatch.chdir(ROOT / "examples/targets")
+    words = [line.split()[2:] for line in page.splitlines() if line.startswith("partwise verdict") and "--rule" in line]
+    cells = [
+        [cell.strip() for cell in line.split("|")[2:-1]]
+        for line in page.splitlines()
+        if line.startswith(("| modded-nanogpt ", "| parameter-golf "))
+    ]
+    assert len(words) == len(cells) == 5
+    for command, (runs, mean, target, p, outcome) in zip(words, cells, strict=True):
+        document = json.loads(output(*command, "--json"))
+        (entry,) = document["entries"]
+        assert (int(runs), outcome) == (entry["n"], entry["outcome"])
+        assert float(target) == pytest.approx(document["target"]["value"])
+        assert float(mean) == pytest.approx(entry["center"], abs=0.6 * 10.0 ** -len(mean.split(".")[1]))
+        assert float(p) == pytest.approx(entry["p_reached"], rel=0.05)
+    first = output("record-84-fp8-up.csv", "--target", "3.28").split("\n\n")
+    assert f"{first[1]}\n\n{first[2]}" in page

@@ -32,6 +32,8 @@ def read_runs(path: str | Path, columns: Mapping[str, str] | None = None, times:
     Without an arm, all runs are one entry, named as the file. With `times`, that column holds the time of each run: empty,
     inf or nan for one that never arrived. Raises ConfigError naming file, line, value and remedy.
     """
+    if times and columns and "value" in columns:
+        raise ConfigError(f"--time {times} with --columns value={columns['value']}: give the column of times once")
     given = {**(columns or {}), **({"value": times} if times else {})}
     optional = {"seed", "arm"} - given.keys()
     rows, unit, layout = read_rows(path, given, optional)

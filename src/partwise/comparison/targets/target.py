@@ -56,6 +56,8 @@ class Target:
             raise ConfigError(f"--sd-source {self.sd_source!r}: give the SD itself as --known-sd")
         if self.looks and self.known_sd is not None:
             raise ConfigError("--looks with --known-sd: the levels of looks are those of t tests; leave out one")
+        if self.times and not self.lower_is_better:
+            raise ConfigError("--higher-is-better with --time: a time is better if it is lower")
         if self.times and (self.looks or self.known_sd is not None):
             option = "--looks" if self.looks else "--known-sd"
             raise ConfigError(f"{option} with --time: the median of times is judged by a sign test at one look")
@@ -175,7 +177,7 @@ def _entry(
     level: float,
     adjusted: tuple[float, float],
 ) -> Entry:
-    used = tuple(value if math.isfinite(value) else None for value in values[: measured.n])
+    used = tuple(None if has_failed(value, None, target.lower_is_better) else value for value in values[: measured.n])
     test, (p_reached, p_missed) = measured.test, measured.p
     low = high = None
     if test is not None:

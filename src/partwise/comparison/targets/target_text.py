@@ -30,18 +30,18 @@ def headline(entry: Entry, target: Target) -> str:
     if entry.p_reached is None or entry.p_missed is None:
         return f"{start} {_no_test(entry)}"
     digits = _digits(entry, target)
-    if target.times:
-        middle = "not reached in time" if entry.center is None else format_number(entry.center, digits)
-        what = f"The median of {runs} is {middle}"
+    measure = "median" if target.times else "mean"
+    if entry.center is None:
+        what, joined = f"At least half of {runs} never arrived", "; the median is"
     else:
-        what = f"The mean of {runs} is {format_number(entry.center or 0.0, digits)}"
+        what, joined = f"The {measure} of {runs} is {format_number(entry.center, digits)}", ","
     number = f"{target.value:.10g}"
     if entry.outcome == "undecided":
         below, above = (_p(p, target.alpha) for p in (entry.p_reached_adjusted, entry.p_missed_adjusted))
         return f"{start} {what}; neither {better} (p {below}) nor {worse} {number} (p {above}) is shown."
     side = better if entry.outcome == "reached" else worse
     p = entry.p_reached_adjusted if entry.outcome == "reached" else entry.p_missed_adjusted
-    return f"{start} {what}, {side} the target of {number} (p {_p(p, target.alpha)})."
+    return f"{start} {what}{joined} {side} the target of {number} (p {_p(p, target.alpha)})."
 
 
 def _no_test(entry: Entry) -> str:
