@@ -83,9 +83,9 @@ def test_a_rule_states_its_source_and_sets_the_target(here: Path, name: str) -> 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["runs.csv", "--target", "3.28", "--margin", "0.01"], "--margin 0.01 compares arms"),
-        (["runs.csv", "--target", "3.28", "--baseline", "a"], "--baseline a compares arms"),
-        (["runs.csv", "--target", "3.28", "--unpaired"], "--unpaired compares arms"),
+        (["runs.csv", "--target", "3.28", "--margin", "0.01"], "--margin 0.01 is for comparing arms"),
+        (["runs.csv", "--target", "3.28", "--baseline", "a"], "--baseline a is for comparing arms"),
+        (["runs.csv", "--target", "3.28", "--unpaired"], "--unpaired is for comparing arms"),
         (["runs.csv", "--margin", "0.01", "--looks", "3,6"], "--looks 3,6 is about a target"),
         (["runs.csv", "--margin", "0.01", "--sd-source", "x"], "--sd-source x is about a target"),
         (["runs.csv", "--target", "nan"], "--target nan: expected a finite number"),
@@ -101,6 +101,9 @@ def test_a_rule_states_its_source_and_sets_the_target(here: Path, name: str) -> 
         (["runs.csv", "--target", "3.28", "--record", "3.3"], "--record 3.3: only with a --rule"),
         (["runs.csv", "--rule", "modded-nanogpt", "--target", "3.3"], "--target 3.3: --rule modded-nanogpt sets it"),
         (["runs.csv", "--rule", "modded-nanogpt", "--record", "3.3"], "has a fixed target, 3.28"),
+        (["runs.csv", "--rule", "modded-nanogpt", "--sd-source", "x"], "--sd-source x: --rule modded-nanogpt sets it"),
+        (["runs.csv", "--target", "3.28", "--metric", "loss"], "--metric loss is for comparing arms"),
+        (["empty.csv", "--target", "3.28"], "empty.csv is empty: expected the header value"),
         (["runs.csv", "--rule", "parameter-golf"], "needs --record"),
         (["runs.csv", "--rule", "parameter-glof"], "did you mean 'parameter-golf"),
         (["crash.csv", "--target", "3.28"], "crash.csv line 3: value='crashed'"),
@@ -114,6 +117,7 @@ def test_what_does_not_fit_a_target_is_refused_in_one_line(here: Path, words: li
     Path("crash.csv").write_text("value\n3.27\ncrashed\n")
     Path("twice.csv").write_text("arm\tseed\tvalue\na\t0\t3.27\na\t1\t3.27\na\t1\t3.28\n")
     Path("mixed.csv").write_text("seed,value\n1,3.27\n,3.28\n")
+    Path("empty.csv").write_text("")
     Path("none.csv").write_text("value\n")
     done = CliRunner().invoke(app, ["verdict", *words])
     assert isinstance(done.exception, ConfigError), done.output

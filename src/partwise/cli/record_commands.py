@@ -108,8 +108,9 @@ def verdict(
                 "unpaired": unpaired or None,
                 "run-names": run_names,
                 "take": take,
+                "metric": metric if metric != "value" else None,
             }
-            refuse_others(given, "compares arms; a target needs none of it: leave it or --target out")
+            refuse_others(given, "is for comparing arms: leave it out, or --target")
             from partwise.cli.commands.target import judge_target
 
             judge_target(

@@ -46,6 +46,7 @@ def judge_target(
             "--alpha": alpha,
             "--known-sd": known_sd,
             "--time": time,
+            "--sd-source": sd_source,
             **direction,
         }.items():
             if value is not None:

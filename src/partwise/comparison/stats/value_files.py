@@ -273,7 +273,8 @@ def _csv_rows(path: Path, names: Sequence[str], may_lack: Collection[str]) -> tu
     except csv.Error as error:
         raise ConfigError(f"{path} {error}; check the quotes on this line") from None
     if not header:
-        raise ConfigError(f"{path} is empty: expected the header {','.join(COLUMNS)} and one row per run")
+        needed = [name for name, own in zip(COLUMNS, names, strict=True) if own not in may_lack]
+        raise ConfigError(f"{path} is empty: expected the header {','.join(needed)} and one row per run")
     layout = f" separated by {SEPARATORS[separator]}"
     if has_decimal_commas([(line, value) for line, (_, _, value) in rows], str(path)):
         rows = [(line, (with_point(seed), arm, with_point(value))) for line, (seed, arm, value) in rows]
