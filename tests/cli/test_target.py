@@ -156,3 +156,12 @@ def test_the_page_has_the_outcomes_of_the_records(monkeypatch: pytest.MonkeyPatc
         assert float(p) == pytest.approx(entry["p_reached"], rel=0.05)
     first = output("record-84-fp8-up.csv", "--target", "3.28").split("\n\n")
     assert f"{first[1]}\n\n{first[2]}" in page
+
+
+def test_the_page_has_the_runs_that_a_plan_gives() -> None:
+    page = (ROOT / "docs/against-a-target.md").read_text(encoding="utf-8")
+    (line,) = [line for line in page.splitlines() if line.startswith("partwise plan")]
+    plan = json.loads(CliRunner().invoke(app, [*line.split()[1:], "--json"]).output)
+    needed, power = plan["runs_needed"], {row["runs"]: row["power"] for row in plan["rows"]}
+    assert f"shown by {needed['0.8']} runs in 80%\nof cases, and by {needed['0.95']} in 95%" in page
+    assert f"3 runs show it in {100 * power[3]:.0f}%" in page
