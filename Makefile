@@ -8,7 +8,7 @@ DOCS_STAMP := .venv/.docs-installed
 # without bytecode on disk, every worker and process of the tests compiles every file again
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup setup-locked demo lessons test test-all test-times wheel wheels test-combinations test-inductor test-accelerator test-distributed test-sanitized test-interop test-tokenizers test-statistics test-docs test-notebooks test-mutations test-planted test-tiers test-reliability test-wheel test-lowest test-newest docs generate check check-style check-types check-tests format clean bench bench-long bench-peers accelerator
+.PHONY: setup setup-locked demo lessons test test-all test-times wheel wheels test-combinations test-inductor test-accelerator test-distributed test-sanitized test-interop test-tokenizers test-statistics test-docs test-notebooks test-mutations test-planted test-tiers test-reliability test-wheel test-lowest test-newest docs generate check check-style check-types check-tests format clean bench bench-long bench-peers accelerator test-spawn test-without-posix
 
 setup: $(STAMP)
 
@@ -38,9 +38,18 @@ demo: setup
 test: setup
 	$(BIN)/python -m pytest -n auto --dist worksteal --tier fast
 
-# the rest of the tests: what needs whole trainings, processes and kills (a quarter of an hour)
+# the rest of the tests: what needs whole trainings, processes and kills (a quarter of an hour); then comparisons as on macOS
 test-all: setup
 	$(BIN)/python -m pytest -n auto --dist worksteal --tier rest
+	@$(MAKE) --no-print-directory test-spawn
+
+# the tests of comparisons with processes that are no forks, as on macOS and Windows (minutes)
+test-spawn: setup
+	PARTWISE_START_METHOD=spawn $(BIN)/python -m pytest -n auto --dist worksteal tests/comparison tests/ablation tests/any_code tests/studies
+
+# the fast tests on an emulated Windows: without POSIX's functions and signals, links and renames of open files (minutes)
+test-without-posix: setup
+	$(BIN)/python -m pytest -n auto --dist worksteal --without-posix --tier fast
 
 # measures every test, and so decides which of them `make test` runs
 test-times: setup

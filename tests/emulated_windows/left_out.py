@@ -5,6 +5,7 @@ PIPES = "pipes among files, which Windows has none of"
 STATUS = "the status of a process that a signal has ended"
 MODES = "modes and owners of files"
 SIGNALS = "signals of POSIX"
+MAPPED = "data that the test itself has open, which nobody can replace"
 CALLS = "which calls of the system are made, and in which order"
 
 LEFT_OUT = {
@@ -20,5 +21,8 @@ LEFT_OUT = {
     "test_checkpoint.py::test_everything_is_synced_before_the_rename": CALLS,
     "test_checkpoint.py::test_a_replacement_that_cannot_be_renamed_restores_the_old_folder": CALLS,
     "data/test_data.py::test_a_file_that_others_can_write_is_not_trusted": MODES,
+    "data/test_data.py::test_data_of_another_seed_are_not_used": MAPPED,
+    "data/test_data.py::test_data_without_an_identity_are_prepared_again": MAPPED,
+    "data/test_data.py::test_damaged_metadata_are_named_once": MAPPED,
     "test_windows.py": "the calls of Windows one by one, on a system that is not emulated",
 }
