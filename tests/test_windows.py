@@ -14,7 +14,7 @@ import pytest
 from emulated_windows.kernel32 import ACCESS_DENIED, Kernel32
 from partwise import files, machine, processes, windows
 from partwise.config import ConfigError
-from partwise.run_names import check_run_name
+from partwise.run_names import check_run_name, explain_write_errors
 from processes import gone
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(60)"]
@@ -167,6 +167,14 @@ def test_names_of_devices_are_no_names_of_runs_on_windows(monkeypatch: pytest.Mo
             check_run_name(name)
     monkeypatch.setattr(sys, "platform", "win32")
     assert check_run_name("null") == "null"
+
+
+def test_a_path_that_is_too_long_is_told_from_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / ("x" * 240)
+    for platform, remedy in (("linux", "check disk space"), ("win32", "use a folder with a shorter path")):
+        monkeypatch.setattr(sys, "platform", platform)
+        with pytest.raises(ConfigError, match=remedy), explain_write_errors(path):
+            raise FileNotFoundError(2, "No such file or directory", str(path))
 
 
 def test_the_signals_that_end_a_trial_from_outside_are_known_on_every_system() -> None:

@@ -34,6 +34,10 @@ def default_run_name(words: list[str]) -> str:
     return check_run_name(text if len(text) <= 100 else f"{text[:90]}~{digest(words)[:8]}")
 
 
+LONG_PATH = 248
+"""From this length on, Windows makes no folder, and from 260 on no file, unless long paths are enabled."""
+
+
 @contextmanager
 def explain_write_errors(path: Path) -> Iterator[None]:
     """Turn an OSError, such as a full disk or a missing permission, into a one-line ConfigError."""
@@ -42,6 +46,12 @@ def explain_write_errors(path: Path) -> Iterator[None]:
     except OSError as error:
         if error.errno == errno.ELOOP:  # a link: the advice to remove it must name it, not the folder that holds it
             raise ConfigError(f"cannot write {error.filename or path}: {error.strerror}") from None
+        longest = max(len(str(Path(str(name)).absolute())) for name in (path, error.filename or path))
+        if sys.platform == "win32" and longest >= LONG_PATH:
+            raise ConfigError(
+                f"cannot write {error.filename or path}: its path has {longest} characters: use a folder with a shorter "
+                "path, or enable long paths in Windows"
+            ) from None
         raise ConfigError(
             f"cannot write {path}: {error.strerror or error}: check disk space and permissions, then run the same "
             "command again to resume"
