@@ -99,6 +99,7 @@ def test_a_status_names_the_exception_that_ended_a_process(monkeypatch: pytest.M
     assert processes.ended_by(0) is processes.ended_by(1) is processes.ended_by(0xC0000005) is None
     monkeypatch.setattr(sys, "platform", "win32")
     assert processes.ended_by(0xC0000005) == "exception 0xC0000005" and processes.ended_by(1) is None
+    assert processes.ended_by(0xFFFFFFFF) is None  # `sys.exit(-1)`
 
 
 def test_a_group_ends_with_what_it_has_left_behind() -> None:
@@ -204,7 +205,8 @@ def test_names_and_keys_do_not_depend_on_the_platform_module(monkeypatch: pytest
     from partwise.kernels.build import cpu_features
 
     before = cpu_features()
-    monkeypatch.setattr("platform.processor", lambda: "another")
+    monkeypatch.setattr("platform.processor", lambda: pytest.fail("it was asked"))
+    machine.hardware()
     assert cpu_features() == before and any(line.startswith(("flags", "Features")) for line in before)
 
     asked: list[Any] = []

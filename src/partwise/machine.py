@@ -73,7 +73,7 @@ def processor_name() -> str:
         for line in file:
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
+    return platform.machine()  # `platform.processor` runs a program, and says no more than this
 
 
 def instruction_sets() -> list[str]:

@@ -27,8 +27,8 @@ else:
     OWN_GROUP, OWN_SESSION = {"process_group": 0}, {"start_new_session": True}
     ASKING = (signal.SIGTERM,)
 
-EXCEPTIONS = 0xC0000000
-"""The lowest exit status of a process that Windows has ended for an exception, such as an access violation."""
+EXCEPTIONS = range(0xC0000000, 0xD0000000)
+"""The exit statuses of processes that Windows has ended for an exception, such as an access violation."""
 
 
 def send(process: "subprocess.Popen[Any]", number: signal.Signals = signal.SIGTERM) -> None:
@@ -71,7 +71,7 @@ def ended_by(status: int) -> str | None:
         with suppress(ValueError):
             return signal.Signals(-status).name
         return f"signal {-status}"
-    return f"exception 0x{status:08X}" if sys.platform == "win32" and status >= EXCEPTIONS else None
+    return f"exception 0x{status:08X}" if sys.platform == "win32" and status in EXCEPTIONS else None
 
 
 class ProcessGroup:
@@ -106,6 +106,8 @@ class ProcessGroup:
         """End it, and what it has left behind."""
         if sys.platform == "win32":
             self.job.end()
+            with suppress(OSError):  # it ends by the job, unless it was not added
+                self.process.kill()
         else:
             signal_group(self.process.pid, signal.SIGKILL)
         self.process.wait()
