@@ -45,7 +45,8 @@ test-all: setup
 
 # the tests of comparisons with processes that are no forks, as on macOS and Windows (minutes)
 test-spawn: setup
-	PARTWISE_START_METHOD=spawn $(BIN)/python -m pytest -n auto --dist worksteal tests/comparison tests/ablation tests/any_code tests/studies
+	PARTWISE_START_METHOD=spawn $(BIN)/python -m pytest -n auto --dist worksteal tests/comparison tests/ablation tests/any_code tests/studies \
+		--ignore tests/comparison/stats --ignore tests/comparison/design
 
 # the fast tests on an emulated Windows: without POSIX's functions and signals, links and renames of open files (minutes)
 test-without-posix: setup
