@@ -28,11 +28,15 @@ BUILDS = {
     "without-avx512": "g++ -mno-avx512f",
     "without-amx": "g++ -mno-amx-tile -mno-amx-bf16",
 }
+WHEEL = ROOT / "build" / "wheels" / "linux-x86_64"
+WHEELS = ("avx2", "avx512", "avx512_bf16", "amx")
+"""The variants of the wheel for this platform, by `make wheels`; `wheel-avx2` runs the tests with one."""
 FLAGS = [flag for flag in SHARED if flag not in ("-shared", "-fPIC")]
 TESTS = ["tests/kernels", "tests/compute/backends/test_decoding.py", "tests/train/test_cross_entropy.py"]
 EXCLUDED = [
     "tests/kernels/test_malloc.py",
     "tests/kernels/test_build.py",
+    "tests/kernels/test_prebuilt.py",
 ]  # of the allocator, and of the compiler itself
 RECORDED = {
     "attention": ("ATTENTION", 1e-5),
@@ -79,6 +83,28 @@ def check(name: str) -> str:
     return f"{done.stdout.strip().splitlines()[-1].strip('= ')}, with compilation {time.perf_counter() - started:.0f} s"
 
 
+def check_wheel(variant: str) -> str:
+    """Run the kernels' tests with a variant of the wheel and return one line; raises CalledProcessError."""
+    if not (WHEEL / "kernels.json").exists():
+        return "not run: make wheels PLATFORM=linux-x86_64"
+    source = ROOT / "build" / "wheel-src"
+    shutil.rmtree(source, ignore_errors=True)
+    shutil.copytree(ROOT / "src", source)
+    shutil.copytree(WHEEL, source / "partwise" / "kernels" / "built")
+    paths = os.pathsep.join(map(str, (source, ROOT / "tests", ROOT / "examples")))
+    environment = {**os.environ, "PARTWISE_KERNELS": variant, "PYTHONPATH": paths, "CXX": "/nonexistent"}
+    asked = "from partwise.kernels import prebuilt; print(*(each.name for each in prebuilt.wheel().usable()))"
+    found = subprocess.run([sys.executable, "-c", asked], env=environment, capture_output=True, text=True, check=True)
+    if variant not in found.stdout.split():
+        return f"not run: this CPU runs {found.stdout.strip()}"
+    command = [sys.executable, "-m", "pytest", "-n", "auto", "-rs", *TESTS, *(f"--ignore={name}" for name in EXCLUDED)]
+    done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True)
+    print(done.stdout, flush=True)
+    if done.returncode or "is unavailable" in done.stdout + done.stderr:
+        raise subprocess.CalledProcessError(done.returncode, command, done.stdout[-500:])
+    return done.stdout.strip().splitlines()[-1].strip("= ")
+
+
 def check_aarch64() -> str:
     """Compile recorded.cpp for this CPU and for aarch64, and compare what it prints; raises CalledProcessError."""
     cross = "aarch64-linux-gnu-g++ -static"
@@ -121,7 +147,7 @@ def check_aarch64() -> str:
 
 
 def main(names: list[str]) -> int:
-    known = [*BUILDS, "aarch64"]
+    known = [*BUILDS, "aarch64", *(f"wheel-{variant}" for variant in WHEELS)]
     unknown = [name for name in names if name not in known]
     if unknown:
         sys.exit(f"error: no build {unknown[0]!r} (known: {', '.join(known)})")
@@ -130,7 +156,10 @@ def main(names: list[str]) -> int:
     lines = []
     for name in names or known:
         try:
-            lines.append((name, check(name) if name in BUILDS else check_aarch64()))
+            if name.startswith("wheel-"):
+                lines.append((name, check_wheel(name.removeprefix("wheel-"))))
+            else:
+                lines.append((name, check(name) if name in BUILDS else check_aarch64()))
         except subprocess.CalledProcessError as error:
             lines.append((name, f"FAILED: {error.output or 'see above'}"))
     for name, line in lines:
