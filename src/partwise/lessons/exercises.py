@@ -293,8 +293,8 @@ EXERCISES: dict[int, Exercise] = {
         check_margin,
     ),
     8: Exercise(
-        "Which is the highest rate at which no run with post-norm fails, and which the lowest at which all do? Answer with "
-        "two of the rates, such as 0.002,0.004.",
+        "Which is the highest rate at which no run with post-norm fails, and which the lowest at which nine of ten or "
+        "more do? Answer with two of the rates, such as 0.002,0.004.",
         check_failing_rates,
     ),
     9: Exercise(
