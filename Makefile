@@ -41,7 +41,6 @@ test: setup
 # the rest of the tests: what needs whole trainings, processes and kills (a quarter of an hour); then comparisons as on macOS
 test-all: setup
 	$(BIN)/python -m pytest -n auto --dist worksteal --tier rest
-	@$(MAKE) --no-print-directory test-spawn
 
 # the tests of comparisons with processes that are no forks, as on macOS and Windows (minutes)
 test-spawn: setup
