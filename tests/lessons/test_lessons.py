@@ -76,10 +76,14 @@ def test_numbers_have_a_screen_of_their_own(
     """The table of a lesson follows its text after Enter. Text that is no terminal's has every line of code whole."""
     reader = lesson_command.Reader(LESSONS[3], None, False, True, 0)
     monkeypatch.setattr(reader, "go_on", lambda: print("ENTER"))
-    for section, table in (("The problem", "loss after steps"), ("The answer", "loss after steps")):
+    shown = {}
+    for section in ("The problem", "The answer"):
         reader.show(section)
-        shown = capsys.readouterr().out
-        assert shown.count("ENTER") == 2 and shown.index("ENTER") < shown.index(table) < shown.rindex("ENTER")
+        shown[section] = capsys.readouterr().out
+    problem, answer = shown.values()
+    assert problem.index("Attention compares") < problem.index("ENTER") < problem.index("loss after steps")
+    assert answer.index("loss after steps") < answer.index("ENTER") < answer.index("At 200 steps, the model")
+    assert all(each.rstrip().endswith("ENTER") for each in shown.values())
     reader.show("The idea")
     lines = capsys.readouterr().out.splitlines()
     assert set(with_listings(LESSONS[3].sections["The idea"]).splitlines()) <= set(lines)

@@ -28,14 +28,15 @@ def verdict(
         float | None, typer.Option(help="Judge every entry against this number; one arm is enough, and no seeds.")
     ] = None,
     rule: Annotated[
-        str | None, typer.Option(metavar="NAME", help="The target of a contest: modded-nanogpt, parameter-golf, ...")
+        str | None,
+        typer.Option("--rule", metavar="NAME", help="The target of a contest: modded-nanogpt, parameter-golf, ..."),
     ] = None,
     record: Annotated[float | None, typer.Option(help="--rule parameter-golf: the mean of the last record.")] = None,
     alpha: Annotated[
         float | None, typer.Option(help="--target: error of 'reached', and of 'missed'. Default: 0.01.")
     ] = None,
     looks: Annotated[
-        str | None, typer.Option(metavar="N,N,...", help="--target: planned looks, in runs, such as 3,6.")
+        str | None, typer.Option("--looks", metavar="N,N,...", help="--target: planned looks, in runs, such as 3,6.")
     ] = None,
     time: Annotated[
         str | None,
