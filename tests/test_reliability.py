@@ -56,7 +56,7 @@ def test_a_save_that_is_not_synced_is_found(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_two_owners_of_a_run_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("partwise.run_names.fcntl.flock", lambda *arguments: None)
+    monkeypatch.setattr("filelock.FileLock.acquire", lambda lock, timeout: None)
     trial = CHECKS["race"].prepare(tmp_path)
     with pytest.raises((AssertionError, ConfigError, FileNotFoundError)):
         for number in range(50):
