@@ -41,13 +41,14 @@ def watched(
 def failing(at: int, code: int) -> Iterator[list[str]]:
     """Let call number `at` of `os` that opens, changes or syncs a file fail; yields the names of the calls made.
 
-    The name of opening a file to read it is `read`.
+    The name of opening a file to read it is `read`, that of making a folder that exists `mkdir again`.
     """
     made: list[str] = []
 
     def count(name: str, *arguments: Any) -> None:
         reads = name == "open" and len(arguments) > 1 and not arguments[1] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)
-        made.append("read" if reads else name)
+        again = name == "mkdir" and os.path.isdir(arguments[0])  # by a library that makes sure of it
+        made.append("read" if reads else "mkdir again" if again else name)
         if len(made) - 1 == at:
             raise OSError(code, os.strerror(code))
 

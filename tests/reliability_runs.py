@@ -244,7 +244,7 @@ def write_errors(folder: Path) -> Trial:
             assert len(str(error).splitlines()) == 1, str(error)
             outcome = "told"
         # data that cannot be read are prepared again, and an old checkpoint that cannot be removed is removed later
-        assert outcome == "told" or made[at] in ("read", "unlink"), (
+        assert outcome == "told" or made[at] in ("read", "unlink", "mkdir again"), (
             f"call {at} ({made[at]}) failed, and nothing was said"
         )
         train(path, config)

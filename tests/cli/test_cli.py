@@ -157,7 +157,9 @@ def test_train_resume_eval_and_generate(
     assert "sample" in shown
     card = json.loads((here / "runs/first/run.json").read_text())
     assert card["config"]["ffn"]["part"] == "swiglu"
-    assert {"device", "precision", "threads", "kernels", "compile", "deterministic"} == card["runtime"].keys()
+    assert {"device", "precision", "threads", "kernels", "compile", "deterministic", "kernel_build"} == card[
+        "runtime"
+    ].keys()
     assert {"block", "attention", "ffn"} == {choice["kind"] for choice in card["plan"]}
     assert {"torch", "python", "partwise"} <= card["machine"].keys()
 
