@@ -12,7 +12,7 @@ import partwise
 from partwise.cli import main
 from partwise.cli.commands import compare_preset, evaluate, explain, inspect, train
 from partwise.cli.terminal import console
-from partwise.concepts.answer import Answer, answer, concept_answer, symbols_of
+from partwise.concepts.answer import Answer, answer, concept_answer
 from partwise.concepts.entries import Concept, concept_of, entries
 from partwise.concepts.lookup import Match, by_name, exact, find
 from partwise.concepts.results import find_claim
@@ -82,6 +82,15 @@ def test_every_answer_fits_a_screen(
         if (height := sum(-(-max(len(line), 1) // WIDTH) for line in lines)) > SCREEN:
             long[each.title] = height
     assert long == {}
+
+
+SYMBOL = re.compile(r"(?<![A-Za-z'`])[A-Za-z]\d*(?![A-Za-z\d]|_[A-Za-z]{2}|-gram)")
+ARTICLE = re.compile(r"\b[aA] (?=`?[A-Za-z]{3}|UTF)")
+
+
+def symbols_of(equation: str) -> set[str]:
+    """The single letters of an equation, such as `w` or `b1`, without the article and the names of settings."""
+    return set(SYMBOL.findall(ARTICLE.sub("", equation)))
 
 
 def test_the_symbols_of_every_equation_are_explained() -> None:

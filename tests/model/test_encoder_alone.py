@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import partwise
+from bert import bert_of
 from partwise.checks.model_checks import CACHE, LEAK, check_model
 from partwise.config import ConfigError
 from partwise.inspection.attention import attention_maps, attention_statistics, record_calls
@@ -44,45 +45,12 @@ def encoder(**changes: Any) -> partwise.Transformer:
 
 def test_the_logits_equal_those_of_bert() -> None:
     """`transformers`' BertModel with a tied head, on one segment, whose embedding is part of the learned positions."""
-    transformers = pytest.importorskip("transformers", reason="transformers is a development dependency")
     model = encoder(
         residual={"part": "post", "final_norm": False}, embed_norm=True, tie_embeddings=True, padding_idx=PAD
     )
-    config = transformers.BertConfig(
-        vocab_size=VOCAB,
-        hidden_size=WIDTH,
-        num_hidden_layers=2,
-        num_attention_heads=HEADS,
-        intermediate_size=HIDDEN,
-        max_position_embeddings=16,
-        pad_token_id=PAD,
-        attn_implementation="eager",
-    )
-    bert = transformers.BertModel(config, add_pooling_layer=False).double().eval()
     state = model.state_dict()
     assert not any(name.startswith(("blocks", "positions", "residual")) for name in state)  # no trace of a decoder
-    mapped = {
-        "embeddings.word_embeddings.weight": state["embed.weight"],
-        "embeddings.position_embeddings.weight": state["encoder.positions.weight"],
-        "embeddings.token_type_embeddings.weight": torch.zeros(2, WIDTH, dtype=torch.float64),
-        "embeddings.LayerNorm.weight": state["encoder.embed_norm.weight"],
-        "embeddings.LayerNorm.bias": state["encoder.embed_norm.bias"],
-    }
-    names = {
-        "attention.self.query": "attention.q",
-        "attention.self.key": "attention.k",
-        "attention.self.value": "attention.v",
-        "attention.output.dense": "attention.out",
-        "attention.output.LayerNorm": "residual.norms.attention",
-        "intermediate.dense": "ffn.up",
-        "output.dense": "ffn.down",
-        "output.LayerNorm": "residual.norms.ffn",
-    }
-    for layer in range(2):
-        for theirs, own in names.items():
-            for kind in ("weight", "bias"):
-                mapped[f"encoder.layer.{layer}.{theirs}.{kind}"] = state[f"encoder.blocks.{layer}.{own}.{kind}"]
-    bert.load_state_dict(mapped)
+    bert = bert_of(model, HEADS, HIDDEN, PAD)
     tokens = torch.tensor([[3, 5, 7, 2, 9, 4], [6, 1, 8, PAD, PAD, PAD]])
     shown = tokens != PAD
     hidden = bert(tokens, attention_mask=shown.long()).last_hidden_state

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 import partwise
 from backends import use_backends
+from bert import bert_of
 from recipes import error, perturbed
 
 EXACT = 1e-12
@@ -209,43 +210,9 @@ def test_the_embedding_of_padding_is_zero() -> None:
 
 def test_encoder_equals_the_hidden_states_of_bert() -> None:
     """`transformers`' BertModel on padded sources of one segment, whose embedding is part of the learned positions."""
-    transformers = pytest.importorskip("transformers", reason="transformers is a development dependency")
     norm, learned = {"part": "layernorm", "eps": 1e-12}, {"positions": "learned", "embed_norm": True}
     model = ours("post", "gelu", final_norm=False, norm=norm, **learned)
-    config = transformers.BertConfig(
-        vocab_size=VOCAB,
-        hidden_size=WIDTH,
-        num_hidden_layers=2,
-        num_attention_heads=HEADS,
-        intermediate_size=HIDDEN,
-        max_position_embeddings=16,
-        pad_token_id=PAD,
-        attn_implementation="eager",
-    )
-    bert = transformers.BertModel(config, add_pooling_layer=False).double().eval()
-    state = model.encoder.state_dict()
-    names = {
-        "attention.self.query": "attention.q",
-        "attention.self.key": "attention.k",
-        "attention.self.value": "attention.v",
-        "attention.output.dense": "attention.out",
-        "attention.output.LayerNorm": "residual.norms.attention",
-        "intermediate.dense": "ffn.up",
-        "output.dense": "ffn.down",
-        "output.LayerNorm": "residual.norms.ffn",
-    }
-    mapped = {
-        "embeddings.word_embeddings.weight": model.embed.weight.detach(),
-        "embeddings.position_embeddings.weight": state["positions.weight"],
-        "embeddings.token_type_embeddings.weight": torch.zeros(2, WIDTH, dtype=torch.float64),
-        "embeddings.LayerNorm.weight": state["embed_norm.weight"],
-        "embeddings.LayerNorm.bias": state["embed_norm.bias"],
-    }
-    for layer in range(2):
-        for theirs_name, own in names.items():
-            for kind in ("weight", "bias"):
-                mapped[f"encoder.layer.{layer}.{theirs_name}.{kind}"] = state[f"blocks.{layer}.{own}.{kind}"]
-    bert.load_state_dict(mapped)
+    bert = bert_of(model, HEADS, HIDDEN, PAD)
     source = torch.tensor([[3, 5, 7, 2, 9, 4], [6, 1, 8, PAD, PAD, PAD]])
     memory, padding = model.encode(source, [])
     expected = bert(source, attention_mask=(source != PAD).long()).last_hidden_state

@@ -78,10 +78,13 @@ class Runtime:
 
         So does Metal where it computes otherwise than the CPU, which is checked once per process.
         """
-        from partwise.compute.device_check import device_faults  # which builds models
+        if self.device == "mps":
+            from partwise.compute.device_check import device_faults  # builds models, which import this module
 
-        if self.device == "mps" and (faults := device_faults("mps")):
-            raise ConfigError(f"train.device=mps: Metal is wrong on this machine: {faults[0]}: use train.device=cpu")
+            if faults := device_faults("mps"):
+                raise ConfigError(
+                    f"train.device=mps: Metal is wrong on this machine: {faults[0]}: use train.device=cpu"
+                )
         if self.kernels and not kernels_available():
             raise ConfigError(
                 "this run was started with the C++ kernels, which do not compile here (see above): install a C++ "

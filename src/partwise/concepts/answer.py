@@ -119,15 +119,6 @@ def split_docstring(recipe: type[Part]) -> tuple[str, str]:
     return equation.rstrip("."), "".join(source).rstrip(".")
 
 
-SYMBOL = re.compile(r"(?<![A-Za-z'`])[A-Za-z]\d*(?![A-Za-z\d]|_[A-Za-z]{2}|-gram)")
-ARTICLE = re.compile(r"\b[aA] (?=`?[A-Za-z]{3}|UTF)")
-
-
-def symbols_of(equation: str) -> set[str]:
-    """The single letters of an equation, such as `w` or `b1`, without the article and the names of settings."""
-    return set(SYMBOL.findall(ARTICLE.sub("", equation)))
-
-
 def explain_symbols(equation: str, concept: Concept | None) -> str:
     """What the symbols of an equation stand for, in their order there."""
     known = entries().symbols | (concept.where if concept else {})

@@ -38,7 +38,7 @@ class OneSample:
 def mean_against(values: Sequence[float], number: float, known_sd: float | None = None) -> OneSample:
     """One-sided t tests of the mean of finite values, exact if they are normal; with `known_sd`, normal tests.
 
-    There is no test of a single value, or of values that do not vary, without a known SD.
+    A single value, and values that do not vary, give a test only with a known SD.
     """
     n, center = len(values), mean(values)
     spread = sd(values, max(map(abs, values))) if n > 1 else None
