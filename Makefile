@@ -63,9 +63,10 @@ test-tokenizers: setup
 test-docs: setup
 	$(BIN)/python -m pytest tests/test_docs_commands.py -m "long or not long"
 
-# every lesson of the course in full, and its values against their prediction intervals (minutes a lesson); LESSON=3 for one
+# every lesson of the course in full, and its values against their prediction intervals (minutes a lesson); LESSON=3 for one,
+# PRECISION=float32 as on a machine without bfloat16 products
 lessons: setup
-	$(BIN)/python tests/lessons_in_full.py $(LESSON)
+	$(BIN)/python tests/lessons_in_full.py $(LESSON) $(if $(PRECISION),--precision $(PRECISION))
 
 # executes the notebooks (minutes)
 test-notebooks: setup

@@ -12,10 +12,15 @@ def softmax(scores: Tensor) -> Tensor:
     return weights / weights.sum(dim=-1, keepdim=True)
 
 
-def attention(q: Tensor, k: Tensor, v: Tensor, scale: float | None = None) -> Tensor:
-    """q.k of E random numbers has variance E: 1 / sqrt(E) makes it 1, where softmax still has a gradient."""
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    scale: float | None = None,
+) -> Tensor:
+    """q.k of E random numbers has variance E. With 1 / sqrt(E) it is 1."""
     scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
-    scores = q @ k.transpose(-2, -1) * scale  # (B, H, T, E) @ (B, H, E, S) -> (B, H, T, S)
+    scores = q @ k.transpose(-2, -1) * scale  # (B, H, T, S)
     return softmax(scores) @ v  # -> (B, H, T, E)
 
 

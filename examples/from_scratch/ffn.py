@@ -13,7 +13,10 @@ def relu(h: Tensor) -> Tensor:
 
 
 def gelu(h: Tensor) -> Tensor:
-    """h times the probability that a normal number is below h: smooth, and with a gradient below 0."""
+    """h times the probability that a normal number is below h.
+
+    Smooth, and with a gradient below 0.
+    """
     return h * (1 + torch.erf(h / math.sqrt(2))) / 2
 
 
@@ -28,13 +31,19 @@ def mlp(x: Tensor, w_up: Tensor, w_down: Tensor, activation: Callable[[Tensor], 
 
 
 def swiglu(x: Tensor, w_gate: Tensor, w_up: Tensor, w_down: Tensor) -> Tensor:
-    """One matrix computes values, another how far each is let through. F is 2/3 as wide, so that three cost what two did."""
+    """One matrix computes values, another how far each is let through.
+
+    F is 2/3 as wide, so that three matrices cost what two did.
+    """
     h = silu(x @ w_gate.T) * (x @ w_up.T)  # (B, T, F)
     return h @ w_down.T
 
 
 def dead_share(h: Tensor) -> float:
-    """The share of units that are 0 for every token: no gradient reaches their weights, so they stay so."""
+    """The share of units that are 0 for every token.
+
+    No gradient reaches their weights, so they stay so.
+    """
     fires = (h != 0).flatten(0, -2).any(dim=0)  # h is (B, T, F) -> (F,)
     return 1 - fires.double().mean().item()
 

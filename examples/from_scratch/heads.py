@@ -15,14 +15,21 @@ def merge_heads(y: Tensor) -> Tensor:
 
 
 def attention_maps(q: Tensor, k: Tensor) -> Tensor:
-    """How much each query takes of each key, itself and those before it: (B, H, T, T)."""
+    """How much each query takes of each key up to itself: (B, H, T, T)."""
     T, E = q.shape[-2:]
     scores = q @ k.transpose(-2, -1) / E**0.5  # (B, H, T, E) @ (B, H, E, T)
     future = torch.ones(T, T, dtype=torch.bool).triu(1)
     return scores.masked_fill(future, float("-inf")).softmax(dim=-1)
 
 
-def multi_head_attention(x: Tensor, w_q: Tensor, w_k: Tensor, w_v: Tensor, w_out: Tensor, n_head: int) -> Tensor:
+def multi_head_attention(
+    x: Tensor,
+    w_q: Tensor,
+    w_k: Tensor,
+    w_v: Tensor,
+    w_out: Tensor,
+    n_head: int,
+) -> Tensor:
     q = split_heads(x @ w_q.T, n_head)  # (B, T, D) -> (B, H, T, E)
     k = split_heads(x @ w_k.T, n_head)
     v = split_heads(x @ w_v.T, n_head)

@@ -15,10 +15,11 @@ def alibi_slopes(n_head: int) -> list[float]:
 
 
 def alibi_bias(n_head: int, length: int) -> Tensor:
-    """Added to the scores: the farther the key, the less it counts, at a speed of each head's own."""
+    """Added to the scores: a key counts less, the farther it is."""
     t = torch.arange(length, dtype=torch.float64)
     distance = (t[:, None] - t).abs()  # (T, T)
-    return -torch.tensor(alibi_slopes(n_head), dtype=torch.float64)[:, None, None] * distance  # (H, T, T)
+    slopes = torch.tensor(alibi_slopes(n_head), dtype=torch.float64)
+    return -slopes[:, None, None] * distance  # (H, T, T)
 
 
 def rope_frequencies(head_dim: int, base: float = 10000.0) -> Tensor:
@@ -26,9 +27,9 @@ def rope_frequencies(head_dim: int, base: float = 10000.0) -> Tensor:
     return base ** (-torch.arange(0, head_dim, 2, dtype=torch.float64) / head_dim)  # (E/2,)
 
 
-def ntk_frequencies(head_dim: int, factor: float, base: float = 10000.0) -> Tensor:
-    """A larger base: the slowest pair turns `factor` times slower, the fastest as before."""
-    return rope_frequencies(head_dim, base * factor ** (head_dim / (head_dim - 2)))
+def ntk_frequencies(width: int, factor: float, base: float = 1e4) -> Tensor:
+    """A larger base: the slowest pair turns `factor` times slower."""
+    return rope_frequencies(width, base * factor ** (width / (width - 2)))
 
 
 def yarn_frequencies(head_dim: int, factor: float, trained_length: int, base: float = 10000.0) -> Tensor:

@@ -16,9 +16,9 @@ def sd(x: list[float]) -> float:
     return math.sqrt(sum((value - center) ** 2 for value in x) / (len(x) - 1))
 
 
-def t_interval(x: list[float], confidence: float = 0.95) -> tuple[float, float]:
-    """The interval that contains the true mean in 95 of 100 experiments: mean +- t SD / sqrt(n)."""
-    t = stdtrit(len(x) - 1, (1 + confidence) / 2)
+def t_interval(x: list[float], level: float = 0.95) -> tuple[float, float]:
+    """mean +- t SD / sqrt(n): has the true mean in 95 of 100 experiments."""
+    t = stdtrit(len(x) - 1, (1 + level) / 2)
     half = t * sd(x) / math.sqrt(len(x))
     return mean(x) - half, mean(x) + half
 

@@ -32,11 +32,12 @@ def sinusoidal(x: Tensor) -> Tensor:
 
 
 def rope(heads: Tensor, base: float = 10000.0) -> Tensor:
-    """Rotate each pair (i, i + E/2) of a query or key by t w_i, so that q.k depends on the distance only."""
+    """Turn pair (i, i + E/2) of a query or key at position t by t w_i."""
     T, E = heads.shape[-2:]  # heads are (B, H, T, E)
-    cos, sin = angles(T, E, base).cos().to(heads.dtype), angles(T, E, base).sin().to(heads.dtype)  # (T, E/2)
-    first, second = heads[..., : E // 2], heads[..., E // 2 :]
-    return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
+    turn = angles(T, E, base)  # (T, E/2)
+    cos, sin = turn.cos().to(heads.dtype), turn.sin().to(heads.dtype)
+    a, b = heads[..., : E // 2], heads[..., E // 2 :]
+    return torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from partwise.lessons.exercises import CACHE_BYTES, EXERCISES
+from partwise.lessons.exercises import CACHE_BYTES, CHECKS
 from partwise.lessons.lesson import find_lesson
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -109,7 +109,7 @@ WRONG = {
     },
     9: {
         str(CACHE_BYTES // 2): "keys AND values",
-        str(CACHE_BYTES // 3): "three rows",
+        str(CACHE_BYTES // 3): "three texts",
         str(CACHE_BYTES // 4): "4 bytes",
         str(CACHE_BYTES * 6): "not the 12 query heads",
         str(CACHE_BYTES // 5): "five layers",
@@ -142,15 +142,15 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("lesson", EXERCISES)
+@pytest.mark.parametrize("lesson", CHECKS)
 def test_right_answers(lesson: int) -> None:
-    assert {answer: EXERCISES[lesson].check(answer) for answer in RIGHT[lesson]} == dict.fromkeys(RIGHT[lesson])
+    assert {answer: CHECKS[lesson](answer) for answer in RIGHT[lesson]} == dict.fromkeys(RIGHT[lesson])
 
 
-@pytest.mark.parametrize("lesson", EXERCISES)
+@pytest.mark.parametrize("lesson", CHECKS)
 def test_mistakes_are_explained(lesson: int) -> None:
     for answer, told in WRONG[lesson].items():
-        found = EXERCISES[lesson].check(answer)
+        found = CHECKS[lesson](answer)
         assert found is not None and told in found, f"{answer}: {found}"
 
 
@@ -158,8 +158,8 @@ def test_mistakes_are_explained(lesson: int) -> None:
     "answer", ["", " ", "=", "a=", "1e999", "-", "²", "nan nan", "1,2,3,4", "x" * 1000, "\x00", "9" * 400]
 )
 def test_any_text_is_answered(answer: str) -> None:
-    for exercise in EXERCISES.values():
-        assert exercise.check(answer)
+    for check in CHECKS.values():
+        assert check(answer)
 
 
 @pytest.mark.parametrize(
@@ -188,10 +188,10 @@ class Mine(torch.nn.Module):
         FORWARD
 """
     path.write_text(text.replace("FORWARD", forward))
-    found = EXERCISES[12].check(str(path))
+    found = CHECKS[12](str(path))
     assert found is not None and told in found
     path.write_text(text.replace("FORWARD", "return self.layer(x).relu()"))
-    assert EXERCISES[12].check(str(path)) is None
+    assert CHECKS[12](str(path)) is None
 
 
 def test_the_part_on_the_page_passes(tmp_path: Path) -> None:
@@ -210,7 +210,7 @@ def test_the_part_on_the_page_passes(tmp_path: Path) -> None:
 def test_a_file_without_a_part_is_told_so(text: str, told: str, tmp_path: Path) -> None:
     path = tmp_path / "mine.py"
     path.write_text(text)
-    assert told in (EXERCISES[12].check(str(path)) or "")
+    assert told in (CHECKS[12](str(path)) or "")
 
 
 def test_the_answers_are_those_of_the_plain_code() -> None:
@@ -225,8 +225,8 @@ def test_the_answers_are_those_of_the_plain_code() -> None:
 
 
 def test_questions_do_not_contain_the_answer() -> None:
-    for lesson in EXERCISES.keys() - {6, 10}:  # which show a form, and the words to choose from
-        assert not any(answer in EXERCISES[lesson].question for answer in RIGHT[lesson])
+    for lesson in CHECKS.keys() - {6, 10}:  # which show a form, and the words to choose from
+        assert not any(answer in find_lesson(lesson).sections["An exercise"] for answer in RIGHT[lesson])
 
 
 def test_it_imports_no_torch() -> None:

@@ -70,6 +70,19 @@ def test_the_text_of_a_lesson_fits_the_terminal(number: int) -> None:
         assert "".join("".join(screens).split()) == "".join(text.split())
 
 
+@pytest.mark.parametrize("number", LESSONS)
+def test_a_listing_has_a_line_of_the_terminal_for_each_of_its_own(number: int) -> None:
+    """A terminal of 80 columns shows code as it is: with a margin of a column on each side, no line is continued."""
+    for text in map(with_listings, LESSONS[number].sections.values()):
+        for block in re.findall(r"^```.*?^```$", text, re.DOTALL | re.MULTILINE):
+            lines = block.splitlines()[1:-1]
+            assert max(map(len, lines)) <= 78, max(lines, key=len)
+            shown = lesson_command.console.render_lines(
+                lesson_command.Markdown(block), lesson_command.console.options.update_width(80), pad=False
+            )
+            assert len(shown) == len(lines) + 2  # an empty line above and below
+
+
 def test_numbers_have_a_screen_of_their_own(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -11,7 +11,7 @@ from scipy import special, stats
 
 from partwise.lessons.answers import ALPHA, StoredAnswer, expected, find_value, per_seed
 from partwise.lessons.findings import claims_lines
-from partwise.lessons.lesson import Quantity, find_lesson
+from partwise.lessons.lesson import Quantity, all_lessons, find_lesson
 from partwise.lessons.search import search, search_table
 
 ARMS = ["base", "a", "b", "c", "real"]
@@ -82,6 +82,15 @@ def test_claims_are_in_the_order_of_the_page_and_may_be_of_one_arm() -> None:
     head = lesson.head.model_copy(update={"claims": ["swiglu arithmetic", "swiglu", "heads attention.scale"]})
     arms = [line.split()[1] for line in claims_lines(replace(lesson, head=head))]
     assert arms == ["ffn=swiglu"] * 3 + ["attention.scale=1"]  # one of the study's two comparisons, then both
+
+
+def test_no_two_claims_of_a_lesson_look_alike() -> None:
+    """Before the numbers; of two comparisons of a study with one arm, the line says which."""
+    for lesson in all_lessons().values():
+        claims = [line.partition(" parameters")[0] for line in claims_lines(lesson)]
+        assert len(set(claims)) == len(claims)
+    first, second = claims_lines(find_lesson(8))
+    assert first.startswith("Larger: pre-norm, schedule.warmup=0 on") and second.startswith("Larger: post-norm, ")
 
 
 def test_a_stored_answer_needs_no_torch(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,6 @@ from typer.testing import CliRunner
 from partwise.cli import app
 from partwise.config import ConfigError
 from partwise.lessons import slides as module
-from partwise.lessons.exercises import EXERCISES
 from partwise.lessons.findings import draw_picture
 from partwise.lessons.lesson import all_lessons
 
@@ -30,12 +29,13 @@ def test_slides_show_every_lesson(monkeypatch: pytest.MonkeyPatch) -> None:
     for number, lesson in LESSONS.items():
         assert pictures.count(f"<svg>{number}False</svg>") == 1
         assert pictures.count(f"<svg>{number}True</svg>") == bool(lesson.head.problem)
-        exercise = EXERCISES[number].question if number in EXERCISES else ""
-        assert all(each in visible for each in (lesson.head.title, lesson.head.question, exercise))
+        exercise = [each for kind, each in module.text_and_code(lesson.sections["An exercise"]) if kind == "text"]
+        assert all(each.replace("`", "") in visible for each in (lesson.head.title, lesson.head.question, *exercise))
         assert module.contents(lesson)["code"] and module.contents(lesson)["prediction"]
+    assert visible.index("Define an idea of your own") < visible.index("class Mine(") < visible.index("Change what it")
     for each in re.findall(r"<p[ >].*?</p>", text, re.DOTALL):
         assert not re.search(r"`|\*\*|\]\(|literalinclude", each), each
-    assert text.count("</section>") == sum(5 + (number in EXERCISES) for number in LESSONS)
+    assert text.count("</section>") == 6 * len(LESSONS)
 
 
 def test_slides_of_one_lesson_are_a_file(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ import itertools
 import math
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from partwise.comparison.stats.power import paired_t_power
 from partwise.config import ConfigError
@@ -14,12 +13,8 @@ from partwise.lessons.mistakes import read_number, recognize
 from partwise.lessons.own_part import check_own_part
 
 
-@dataclass(frozen=True)
-class Exercise:
-    """A question, and `check`: an answer -> None if it is right, else what is wrong with it."""
-
-    question: str
-    check: Callable[[str], str | None]
+Check = Callable[[str], str | None]
+"""An answer -> None if it is right, else what is wrong with it."""
 
 
 FOUR_GRAM = 1.7190  # nats per character of TinyShakespeare's last tenth; docs/first-comparison.md prints it
@@ -189,10 +184,10 @@ def check_margin(text: str) -> str | None:
     return None
 
 
-CACHE_BYTES = 2 * 3 * 200 * 5 * 2 * 16 * 4  # keys and values, rows, tokens, layers, heads, numbers, bytes of a number
+CACHE_BYTES = 2 * 3 * 200 * 5 * 2 * 16 * 4  # keys and values, texts, tokens, layers, heads, numbers, bytes of a number
 CACHE_FACTORS = {
     1 / 2: "half: a cache holds keys AND values",
-    1 / 3: "a third: it holds all three rows of the batch",
+    1 / 3: "a third: it holds all three texts",
     1 / 4: "a quarter: these are numbers, and a float32 number has 4 bytes",
     1 / 5: "a fifth: each of the five layers has a cache",
     1 / 200: "a 200th: it holds every token",
@@ -215,7 +210,7 @@ def check_cache(text: str) -> str | None:
             if math.isclose(value, CACHE_BYTES * math.prod(mistakes), rel_tol=2e-3):
                 told = "; ".join(CACHE_FACTORS[each] for each in mistakes)
                 return f"{told[0].upper()}{told[1:]}."
-    return "Multiply: keys and values, rows, tokens, layers, key/value heads, numbers per head, bytes per number."
+    return "Multiply: keys and values, texts, tokens, layers, key/value heads, numbers per head, bytes per number."
 
 
 def check_confounded(text: str) -> str | None:
@@ -261,61 +256,18 @@ def check_longer(text: str) -> str | None:
     return None
 
 
-EXERCISES: dict[int, Exercise] = {
-    1: Exercise(
-        f"Pass the 4-gram ({FOUR_GRAM:.3f} nats) with at most three overrides. Answer with them and the loss, such as "
-        "train.steps=900 ffn=gelu 1.83.",
-        check_four_gram,
-    ),
-    2: Exercise(
-        "The loss of a run has an SD of 0.0115 over seeds; its difference from a run with other initial positions 0.0111, "
-        "and from a run with another norm 0.0053. How many paired seeds show a difference of 0.01 between two norms in "
-        "four of five cases (power 80%, alpha 5%)?",
-        check_seeds,
-    ),
-    3: Exercise(
-        "Between which two evaluations do the losses of none and learned cross? Answer with two steps, such as 100,200.",
-        check_crossing,
-    ),
-    4: Exercise(
-        "0.399, 0.450 and 0.431 are all the mean of ReLU for numbers with mean 0 and variance 1. Which is that of (a) one "
-        "draw of 3 x 3 numbers after LayerNorm, (b) normal numbers, as in a wide layer, (c) LayerNorm of three numbers, on "
-        "average? Answer with three letters, in the order of the numbers.",
-        check_relu_means,
-    ),
-    5: Exercise("What is the entropy, in nats, of a softmax over the scores 2, 0, 0, 0? Three digits.", check_entropy),
-    6: Exercise(
-        "Find a head whose mean weight on the token before is above 0.5. Answer with layer, head and weight: 0 3 0.62.",
-        check_head,
-    ),
-    7: Exercise(
-        "Before the run: how large may a difference be that does not matter? Answer with a margin in nats for ten seeds.",
-        check_margin,
-    ),
-    8: Exercise(
-        "Which is the highest rate at which no run with post-norm fails, and which the lowest at which nine of ten or "
-        "more do? Answer with two of the rates, such as 0.002,0.004.",
-        check_failing_rates,
-    ),
-    9: Exercise(
-        "A cache holds 3 rows of 200 tokens in float32. The model has 5 layers with 12 query heads and 2 key/value heads of "
-        "16 numbers. How many bytes has the cache?",
-        check_cache,
-    ),
-    10: Exercise(
-        "With 0.1 million parameters Muon was worse than AdamW. With 0.86 million, more steps and the best rate of each, it "
-        "was better. Which of size, steps and rate may be the reason? Name them.",
-        check_confounded,
-    ),
-    11: Exercise(
-        "A model with RoPE has learned at length 128. Which overrides repair it for 512? Such as positions=rope_linear "
-        "positions.factor=2.",
-        check_longer,
-    ),
-    12: Exercise(
-        "Define a part of your own in a Python file: a feed-forward layer, a norm, anything. Answer with the path of the "
-        "file, which is imported and checked as by partwise check.",
-        check_own_part,
-    ),
+CHECKS: dict[int, Check] = {
+    1: check_four_gram,
+    2: check_seeds,
+    3: check_crossing,
+    4: check_relu_means,
+    5: check_entropy,
+    6: check_head,
+    7: check_margin,
+    8: check_failing_rates,
+    9: check_cache,
+    10: check_confounded,
+    11: check_longer,
+    12: check_own_part,
 }
-"""By lesson."""
+"""By lesson, whose page asks the question."""

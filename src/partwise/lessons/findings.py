@@ -217,17 +217,19 @@ def claims_lines(lesson: Lesson) -> Iterator[str]:
     if not lesson.head.claims or not has_torch():
         return
     from partwise.concepts.results import library, outcomes
+    from partwise.studies.claims import distinct_names
 
     studies = {each.name: each for each in library()}
     for name, _, start in (claim.partition(" ") for claim in lesson.head.claims):
         study = studies[name]
-        for finding in outcomes(study.protocol, "" if study.protocol else name)[name]:
-            if finding.key != start and not finding.short_name.startswith(start):
-                continue
+        all_found = outcomes(study.protocol, "" if study.protocol else name)[name]
+        findings = [each for each in all_found if each.key == start or each.short_name.startswith(start)]
+        for finding, arm in zip(findings, distinct_names(findings), strict=True):
             effect, task = finding.effect, finding.results.task
             if effect.mean is None or effect.low is None or effect.high is None or task is None:
                 continue
             size = f"{(finding.results.arms[0].parameters or 0) / 1e6:.2f} million parameters, {task.steps:,} steps"
             interval = f"{effect.mean:+.3f} ({effect.low:.3f} to {effect.high:.3f})"
-            setting = f"{finding.short_name} on {task.name or task.data}, {size}"
+            arm = finding.short_name if finding.key == task.name else arm  # "on" names the data
+            setting = f"{arm} on {task.name or task.data}, {size}"
             yield f"Larger: {setting}: {interval}, {effect.verdict} (study {study.name})"

@@ -165,9 +165,8 @@ def find_lesson(number: int) -> Lesson:
 
 @cache
 def name_lesson(number: int) -> str:
-    """`3, "Where am I?"`; the number alone while the lesson has no page."""
-    found = next(lessons_folder().glob(f"{number:02}-*.md"), None)
-    return f'{number}, "{Lesson.read(found).head.title}"' if found else str(number)
+    """`3, "Where am I?"`. Raises ConfigError for an unknown number."""
+    return f'{number}, "{find_lesson(number).head.title}"'
 
 
 def with_listings(text: str) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 from partwise.comparison.progress import ComparisonProgress
 from partwise.console import console
 from partwise.lessons.answers import Measured, StoredAnswer, find_value, read_answer
-from partwise.lessons.exercises import EXERCISES
+from partwise.lessons.exercises import CHECKS
 from partwise.lessons.findings import answer_table, claims_lines, picture_table, verdict_lines
 from partwise.lessons.lesson import Lesson, find_lesson
 from partwise.lessons.predictions import (
@@ -77,4 +77,4 @@ def print_share() -> None:
 
 def check(number: int, text: Any) -> None:
     """Print what is right or wrong with an answer to the exercise."""
-    console.print(EXERCISES[number].check(str(text)) or "right", markup=False)
+    console.print(CHECKS[number](str(text)) or "right", markup=False)

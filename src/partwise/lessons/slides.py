@@ -2,11 +2,10 @@
 
 import base64
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from partwise.lessons.answers import read_answer
-from partwise.lessons.exercises import EXERCISES
 from partwise.lessons.findings import answer_table, draw_picture, picture_table
 from partwise.lessons.lesson import PICTURE, Lesson, with_listings
 from partwise.plots.layout import code_spans, template_environment
@@ -29,7 +28,6 @@ def contents(lesson: Lesson) -> dict[str, Any]:
     if lesson.head.picture == "search":  # what its rules keep says more than its quantities
         table = picture_table(answer, before=False)
         columns, rows = table.columns, table.rows
-    exercise = EXERCISES.get(lesson.number)
     return {
         "lesson": lesson,
         "problem": encode(draw_picture(answer, before=True)) if lesson.head.problem else "",
@@ -40,8 +38,18 @@ def contents(lesson: Lesson) -> dict[str, Any]:
         "prediction": paragraphs(sections["Your prediction"]),
         "columns": columns,
         "rows": rows,
-        "exercise": exercise.question if exercise else "",
+        "exercise": [*text_and_code(sections["An exercise"])],
     }
+
+
+def text_and_code(text: str) -> Iterator[tuple[str, str]]:
+    """("text", a paragraph) and ("code", a listing), in their order."""
+    end = 0
+    for found in BLOCK.finditer(text):
+        yield from (("text", each) for each in paragraphs(text[end : found.start()]))
+        yield "code", found[1]
+        end = found.end()
+    yield from (("text", each) for each in paragraphs(text[end:]))
 
 
 def encode(svg: str) -> str:

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from partwise.lessons.exercises import EXERCISES
+from partwise.lessons.exercises import CHECKS
 from partwise.lessons.lesson import Lesson, all_lessons, lessons_folder
 from partwise.lessons.own_part import EXPLAINED
 
@@ -16,9 +16,9 @@ class Note:
     """What a teacher wants to know of a lesson that its page does not say."""
 
     learns: str
-    answer: str = ""
+    answer: str
     """A right answer to the exercise."""
-    why: str = ""
+    why: str
     mistakes: tuple[str, ...] = ()
     """Wrong answers that the check explains."""
 
@@ -76,7 +76,7 @@ NOTES = {
     9: Note(
         "A cache holds keys and values of every token and layer; fewer key and value heads shrink it.",
         "768000",
-        "Keys and values, rows, tokens, layers, heads, numbers, bytes: 2 x 3 x 200 x 5 x 2 x 16 x 4.",
+        "Keys and values, texts, tokens, layers, heads, numbers, bytes: 2 x 3 x 200 x 5 x 2 x 16 x 4.",
         ("384000", "192000", "4608000", "750 KiB"),
     ),
     10: Note(
@@ -126,14 +126,11 @@ def overview(lessons: list[Lesson]) -> Iterator[str]:
 
 def solution(lesson: Lesson) -> Iterator[str]:
     """The question, an answer, and what the check says of mistakes."""
-    exercise, note = EXERCISES.get(lesson.number), NOTES[lesson.number]
-    if exercise is None:
-        return
+    note = NOTES[lesson.number]
     yield f"\n### Exercise {lesson.number}\n"
-    yield f"{exercise.question}\n"
-    if note.answer:
-        yield f"`{note.answer}`. {note.why}\n"
-    told = [(each, exercise.check(each)) for each in note.mistakes]
+    yield lesson.sections["An exercise"]
+    yield f"**Solution.** `{note.answer}`. {note.why}\n"
+    told = [(each, CHECKS[lesson.number](each)) for each in note.mistakes]
     if lesson.number == 12:  # its mistakes are files
         told = [(f"fails: {check}", why) for check, why in EXPLAINED.items()]
     if told:

@@ -14,6 +14,7 @@ from partwise.plots.cells import NONE
 from partwise.studies.claims import (
     NOT_RUN,
     ClaimOutcome,
+    distinct_names,
     find_outcomes,
     overall,
     scope,
@@ -71,11 +72,8 @@ def differences(study: Study, findings: Sequence[ClaimOutcome]) -> str:
     """The mean difference of each claim, with the steps for the same loss; of a long study, where they are."""
     if len(findings) > MAX_DIFFERENCES:
         return f"[below](#{study.name})"
-    names = [each.short_name for each in findings]
-    named = [
-        name if names.count(name) == 1 else f"{each.key}, {name}" for each, name in zip(findings, names, strict=True)
-    ]
-    return "<br>".join(f"{name}: {short_result(each)}" for each, name in zip(findings, named, strict=True)) or NONE
+    named = zip(findings, distinct_names(findings), strict=True)
+    return "<br>".join(f"{name}: {short_result(each)}" for each, name in named) or NONE
 
 
 def short_result(finding: ClaimOutcome) -> str:

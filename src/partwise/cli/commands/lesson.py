@@ -13,7 +13,7 @@ from partwise.comparison.plan_file import PLAN_FILE
 from partwise.config import ConfigError
 from partwise.json_files import write_json
 from partwise.lessons.answers import Measured, read_answer
-from partwise.lessons.exercises import EXERCISES
+from partwise.lessons.exercises import CHECKS
 from partwise.lessons.findings import picture_table
 from partwise.lessons.lesson import PICTURE, SECTIONS, Lesson, all_lessons, find_lesson, with_listings
 from partwise.lessons.predictions import Prediction, find_prediction, record_prediction
@@ -262,10 +262,7 @@ def shown_lines(text: str, width: int) -> int:
 
 def check_exercise(lesson: Lesson, text: str) -> int:
     """Print what is right or wrong; the exit status."""
-    exercise = EXERCISES.get(lesson.number)
-    if exercise is None:
-        raise ConfigError(f"lesson {lesson.number} has no exercise with a check")
-    wrong = exercise.check(text)
+    wrong = CHECKS[lesson.number](text)
     console.print(wrong or "right", style="red" if wrong else "green", markup=False)
     return 1 if wrong else 0
 
