@@ -14,7 +14,7 @@ EMULATION = TESTS / "emulated_windows"
 SELECTION = (
     "test_files.py test_drafts.py test_checkpoint.py test_records.py test_git.py data/test_data.py train/test_run_folder.py "
     "any_code/test_function_comparison.py any_code/test_result_files.py any_code/test_several_processes.py "
-    "ablation/test_run_list.py comparison/test_plan_record.py"
+    "ablation/test_run_list.py comparison/test_plan_record.py comparison/trials/test_work.py"
 )
 """A minute or two: what renames, locks, links, starts or ends anything, without models, statistics, reports and texts."""
 

@@ -1,13 +1,17 @@
 """Writing: links planted in a folder lead nowhere, and a file is replaced whole or stays."""
 
+import errno
+import fcntl
 import json
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from comparisons import ARITHMETIC
+from partwise.any_code.result_files import exclusive
 from partwise.cli import main
 from partwise.comparison.experiment import Comparison
 from partwise.config import ConfigError
@@ -128,6 +132,21 @@ def test_a_linked_lock_is_named(tmp_path: Path, victim: Path) -> None:
         FolderLock(tmp_path)
     lock = tmp_path / ".lock"
     assert str(caught.value) == f"cannot write {lock}: it is a symbolic link, which is not followed: remove it"
+
+
+@pytest.mark.parametrize("number", [errno.ENOSYS, errno.ENOLCK])
+def test_a_file_system_without_locks_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    """Not a substitute: it would stay when its process is killed."""
+
+    def flock(file: object, operation: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    expected = f"cannot lock {tmp_path / '.lock'}: its file system has no locks: choose a folder on another one"
+    with pytest.raises(ConfigError, match=re.escape(expected)):
+        FolderLock(tmp_path)
+    with pytest.raises(ConfigError, match="its file system has no locks"), exclusive(tmp_path / "a.lock", lambda: True):
+        pass
 
 
 @pytest.mark.parametrize(

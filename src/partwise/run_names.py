@@ -7,10 +7,14 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from partwise.config import ConfigError, digest
 from partwise.config.reading import read_file
 from partwise.files import open_file, write_file
+
+if TYPE_CHECKING:
+    from filelock import BaseFileLock
 
 DEVICES = {"con", "prn", "aux", "nul", *(f"{port}{number}" for port in ("com", "lpt") for number in range(1, 10))}
 """What names on Windows are devices, whatever follows a dot."""
@@ -59,6 +63,7 @@ def explain_write_errors(path: Path) -> Iterator[None]:
 
 
 IN_USE = "is in use by process"
+NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
 LOCK, OWNER = ".lock", ".pid"
 """In a folder: the file that is locked, which some systems let no other process read, and the number of the process."""
 
@@ -70,22 +75,44 @@ class FolderLock:
     """
 
     def __init__(self, folder: Path, wait: bool = False) -> None:
-        from filelock import FileLock, Timeout  # takes as long to import as a command's help
-
         with explain_write_errors(folder):
             open_file(folder / LOCK, "a", encoding="utf-8").close()  # refuses a link, a pipe and a device
-            self.lock = FileLock(str((folder / LOCK).absolute()), thread_local=False)
-            try:
-                self.lock.acquire(timeout=-1 if wait else 0)
-            except Timeout:
+            lock = lock_file(folder / LOCK, wait)
+            if lock is None:
                 pid = lock_owner(folder) or "unknown"
-                raise ConfigError(f"{folder} {IN_USE} {pid}: wait for it, stop it, or choose another --name") from None
+                raise ConfigError(f"{folder} {IN_USE} {pid}: wait for it, stop it, or choose another --name")
+            self.lock = lock
             self.process = os.getpid()
             write_file(folder / OWNER, str(self.process).encode())
 
     def release(self) -> None:
         if os.getpid() == self.process:  # a fork has a copy
             self.lock.release()
+
+
+def lock_file(path: Path, wait: bool = False) -> "BaseFileLock | None":
+    """A lock on the file `path`, which is created; None if another process holds it, unless it may `wait`.
+
+    Raises ConfigError if the file system has no locks: filelock would then take the file itself for one, which outlives a
+    process that is killed.
+    """
+    from filelock import FileLock, Timeout  # takes as long to import as a command's help
+
+    lock = FileLock(str(path.absolute()), thread_local=False)
+    try:
+        if sys.platform != "win32":
+            from fcntl import LOCK_UN, flock
+
+            with open_file(path, "a", encoding="utf-8") as file:
+                flock(file, LOCK_UN)
+        lock.acquire(timeout=-1 if wait else 0)
+    except Timeout:
+        return None
+    except OSError as error:
+        if error.errno not in NO_LOCKS:
+            raise
+        raise ConfigError(f"cannot lock {path}: its file system has no locks: choose a folder on another one") from None
+    return lock
 
 
 def lock_owner(folder: Path) -> int | None:

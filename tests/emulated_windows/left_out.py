@@ -16,6 +16,7 @@ LEFT_OUT = {
     "any_code/test_command_execution.py::test_no_command_outlives_a_killed_worker": "the end of a job with its last handle",
     "any_code/test_several_processes.py::test_one_that_fails_ends_all": STATUS,
     "cli/test_cli.py::test_a_pipe_or_a_device_is_refused_at_once": PIPES,
+    "test_files.py::test_a_file_system_without_locks_is_named": "a failure of flock",
     "test_records.py::test_files_that_never_end_are_refused": PIPES,
     "tokenizers/test_bpe.py::test_a_pipe_is_refused": PIPES,
     "test_checkpoint.py::test_everything_is_synced_before_the_rename": CALLS,

@@ -19,6 +19,7 @@ from partwise.config import ConfigError, did_you_mean, digest
 from partwise.config.yaml import show
 from partwise.files import file_sha256, refuse_links, write_file
 from partwise.records import DamagedFileError, read_record
+from partwise.run_names import lock_file
 
 COPIES = "result-files"
 """The folder of a trial with copies of the files that it wrote outside `{folder}`."""
@@ -207,17 +208,11 @@ def empty_output(folder: Path, output: Path, job: str, resumes: bool) -> None:
 @contextlib.contextmanager
 def exclusive(path: Path, should_stop: Callable[[], bool]) -> Iterator[bool]:
     """Hold the lock file `path`, which exists only while it is held or awaited; False if asked to stop before that."""
-    from filelock import FileLock, Timeout
-
-    lock = FileLock(str(path), thread_local=False)
-    while not lock.is_locked:
-        try:
-            lock.acquire(timeout=0)
-        except Timeout:
-            if should_stop():
-                yield False
-                return
-            time.sleep(POLL_SECONDS)
+    while (lock := lock_file(path)) is None:
+        if should_stop():
+            yield False
+            return
+        time.sleep(POLL_SECONDS)
     try:
         yield True
     finally:

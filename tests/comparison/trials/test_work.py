@@ -17,7 +17,7 @@ import yaml
 
 import partwise
 from partwise.comparison.results import Results
-from partwise.comparison.trials.claims import TrialLock, claim, is_claimed
+from partwise.comparison.trials.claims import TrialLock, claim, is_claimed, now
 from partwise.comparison.trials.shared import is_open
 from partwise.comparison.trials.work import Job, Work, describe_workers, find_jobs
 from partwise.config import ConfigError
@@ -39,6 +39,22 @@ def test_of_many_that_claim_one_gets_it(tmp_path: Path) -> None:
         assert len(got) == 1 and got[0].touch() and is_claimed(folder)
         got[0].release()
         assert not is_claimed(folder) and claim(folder)
+
+
+def test_a_look_at_the_clock_leaves_no_file_whenever_it_is_killed(tmp_path: Path) -> None:
+    seen: set[str] = set()
+    ended = threading.Event()
+
+    def watch() -> None:
+        while not ended.is_set():
+            seen.update(os.listdir(tmp_path))
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    times = [now(tmp_path) for _ in range(1000)]
+    ended.set()
+    watcher.join()
+    assert seen == set() and times == sorted(times) and abs(times[-1] - time.time()) < 5
 
 
 def test_of_many_that_take_over_a_dead_claim_one_gets_it(tmp_path: Path) -> None:

@@ -10,8 +10,8 @@ import contextlib
 import json
 import os
 import platform
+import tempfile
 import time
-import uuid
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -91,15 +91,11 @@ def is_alive(path: Path, expires: float) -> bool:
 
 def now(folder: Path) -> float:
     """The time by the clock of a folder's file system; by that of this machine if nothing can be written there."""
-    probe = folder / f".now-{uuid.uuid4().hex}"
     try:
-        probe.touch()
-        return probe.stat().st_mtime
+        with tempfile.TemporaryFile(dir=folder) as probe:  # which no process that is killed leaves
+            return os.fstat(probe.fileno()).st_mtime
     except OSError:
         return time.time()
-    finally:
-        with contextlib.suppress(OSError):
-            probe.unlink(missing_ok=True)
 
 
 def current(folder: Path) -> TrialLock | None:
