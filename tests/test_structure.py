@@ -33,6 +33,7 @@ LAYERS = [
     "baselines",
     "comparison.stats",
     "comparison.targets",
+    "comparison.search",
     "comparison.measures",
     "comparison.results",
     "comparison.design",
