@@ -17,7 +17,10 @@ Status = Literal["keep", "discard", "crash", "undecided"]
 
 STATUS_WORDS: Mapping[str, Status] = {
     **{status: status for status in get_args(Status)},
-    **{"kept": "keep", "baseline": "keep", "discarded": "discard", "crashed": "crash"},
+    "kept": "keep",
+    "baseline": "keep",
+    "discarded": "discard",
+    "crashed": "crash",
 }
 MAX_BYTES = 1 << 24
 FORMULA = ("=", "+", "-", "@")
