@@ -49,24 +49,25 @@ def test_how_a_candidate_ends(values: Sequence[float], kind: str, reason: str) -
 
 
 def test_a_promotion_replaces_the_pool_and_pools_the_noise() -> None:
-    kept = next_action([0.9, 0.92, 0.93], POOL, 0.01, DESIGN)
+    runs = (0.9, 0.92, 0.93)
+    kept = next_action(runs, POOL, 0.01, DESIGN)
     start = Search(POOL, tests=4)
-    failed = start.ended(confirm(kept, (0.93, math.nan), DESIGN))
+    failed = start.ended(runs, confirm(kept, (0.93, math.nan), DESIGN))
     assert failed == Search(POOL, tests=5)  # nothing is kept, nothing earned
     repeats = (0.93, 0.95, 0.94, 0.96)
-    after = start.ended(confirm(kept, repeats, DESIGN), repeats)
+    after = start.ended(runs, confirm(kept, repeats, DESIGN), repeats)
     assert after.pool.values == repeats and after.discoveries == (5,)
     assert after.level(DESIGN) == online_level(5, (5,), DESIGN.alpha)
-    groups = [repeats, POOL.values]
+    groups = [repeats, POOL.values, runs[1:]]
     squares = sum((len(group) - 1) * stats.tstd(group) ** 2 for group in groups)
-    assert after.pool.pooled_squares == pytest.approx(squares) and after.pool.pooled_df == 3 + 7
+    assert after.pool.pooled_squares == pytest.approx(squares) and after.pool.pooled_df == 3 + 7 + 1
 
 
 def test_only_tests_count_and_only_keeps_earn() -> None:
     search = Search(POOL)
     for values in ([1.05], [math.nan], [0.95, 1.02], [0.95, math.nan]):
-        search = search.ended(next_action(values, POOL, 0.01, DESIGN))
-    assert (search.tests, search.discoveries) == (2, ())
+        search = search.ended(values, next_action(values, search.pool, 0.01, DESIGN))
+    assert (search.tests, search.discoveries) == (2, ()) and search.pool == POOL
 
 
 def test_a_pool_that_has_no_noise_or_failed_is_refused() -> None:

@@ -67,11 +67,15 @@ class Design:
 
 @dataclass(frozen=True)
 class Pool:
-    """Fresh repeats of the present best; the noise is pooled with that of the pools before."""
+    """Fresh repeats of the present best; the noise is pooled with that of all earlier groups of runs.
+
+    A group is a pool before, or the test runs of a candidate: groups may differ in their means, and are taken to have the
+    same SD.
+    """
 
     values: tuple[float, ...]
     squares: float = 0.0
-    """The sum of squared deviations in the pools before, each from its own mean."""
+    """The sum of squared deviations in the earlier groups, each from its own mean."""
     df: int = 0
     """Their degrees of freedom."""
 
@@ -82,6 +86,12 @@ class Pool:
     @property
     def pooled_df(self) -> int:
         return self.df + len(self.values) - 1
+
+    def with_group(self, values: Sequence[float]) -> "Pool":
+        """The same repeats, with the noise of a further group."""
+        if len(values) < 2:
+            return self
+        return Pool(self.values, self.squares + sum_of_squares(values), self.df + len(values) - 1)
 
     def replaced(self, repeats: Sequence[float]) -> "Pool":
         """The pool of the next best, given its fresh repeats."""
@@ -163,14 +173,18 @@ class Search:
         """The level of the next test."""
         return online_level(self.tests, self.discoveries, design.alpha)
 
-    def ended(self, action: Action, repeats: Sequence[float] = ()) -> "Search":
-        """The search after a candidate; `repeats` are the fresh runs of one that was kept, which become the pool."""
+    def ended(self, values: Sequence[float], action: Action, repeats: Sequence[float] = ()) -> "Search":
+        """The search after a candidate with these runs.
+
+        `repeats` are the fresh runs of one that was kept, which become the pool.
+        """
         if action.kind == "run":
             raise ValueError("the candidate has not ended")
         tests = self.tests + action.tested
+        pool = self.pool if action.reason == "failure" else self.pool.with_group(values[1:])
         if action.kind != "keep":
-            return replace(self, tests=tests)
-        return Search(self.pool.replaced(repeats), tests, (*self.discoveries, tests))
+            return replace(self, pool=pool, tests=tests)
+        return Search(pool.replaced(repeats), tests, (*self.discoveries, tests))
 
 
 def check_pool(pool: Pool, design: Design) -> None:
@@ -198,7 +212,7 @@ def sum_of_squares(values: Sequence[float]) -> float:
 
 @dataclass(frozen=True)
 class _Measured:
-    """A candidate's runs against the pool: a t test whose variance is pooled over both and the pools before."""
+    """A candidate's runs against the pool: a t test whose variance is pooled over both and all earlier groups."""
 
     p: float
     estimate: float
