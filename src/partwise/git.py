@@ -4,7 +4,9 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 from partwise.config import ConfigError
 
@@ -15,16 +17,23 @@ OFFLINE = {"GIT_NO_LAZY_FETCH": "1", "GIT_ALLOW_PROTOCOL": "", "GIT_TERMINAL_PRO
 these variables it overrides none. The first needs git 2.45; the second, an empty list, stops older ones."""
 
 
-def run_git(folder: Path, *words: str, timeout: float | None = None) -> "subprocess.CompletedProcess[str]":
-    """Run a git command in a folder. Filters that only the repository's own configuration defines do not run.
+def run_git(
+    folder: Path,
+    *words: str,
+    timeout: float | None = None,
+    variables: Mapping[str, str] = MappingProxyType({}),
+) -> "subprocess.CompletedProcess[str]":
+    """Run a git command in a folder, with further environment variables.
+
+    Filters that only the repository's own configuration defines do not run.
 
     Raises OSError without git, and TimeoutExpired.
     """
     settings = [*QUIET]
-    if words[0] in ("diff", "worktree"):  # what reads or writes files of the work tree
+    if words[0] in ("apply", "diff", "reset", "worktree"):  # what reads or writes files of the work tree
         settings += [f"{name}=" for name in _own_filters(folder)]
     options = [word for setting in settings for word in ("-c", setting)]
-    return _run(folder, *options, *words, timeout=timeout)
+    return _run(folder, *options, *words, timeout=timeout, variables=variables)
 
 
 def missing_objects(folder: Path, commit: str) -> list[str]:
@@ -46,7 +55,12 @@ def _own_filters(folder: Path) -> list[str]:
     return sorted(name for name in names if name.endswith((".clean", ".smudge", ".process", ".required")))
 
 
-def _run(folder: Path, *words: str, timeout: float | None = None) -> "subprocess.CompletedProcess[str]":
+def _run(
+    folder: Path,
+    *words: str,
+    timeout: float | None = None,
+    variables: Mapping[str, str] = MappingProxyType({}),
+) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
         ["git", "-C", str(folder), *words],
         capture_output=True,
@@ -54,7 +68,7 @@ def _run(folder: Path, *words: str, timeout: float | None = None) -> "subprocess
         errors="replace",
         check=False,
         timeout=timeout,
-        env={**os.environ, **OFFLINE},
+        env={**os.environ, **OFFLINE, **variables},
     )
 
 

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from contextlib import suppress
 from typing import Any
 
@@ -74,11 +75,19 @@ def ended_by(status: int) -> str | None:
     return f"exception 0x{status:08X}" if sys.platform == "win32" and status in EXCEPTIONS else None
 
 
+MAX_PAUSE = 0.02
+"""Seconds between two looks at whether a process has ended."""
+
+
 class ProcessGroup:
     """A process with all that it starts: on POSIX a session, on Windows a job.
 
     None of a job outlives this process. On Linux, the death of this process asks the started one to end.
     """
+
+    peak_memory: int | None = None
+    """Once it has ended: the most bytes that one process of it had in memory, of those whose end was waited for; None on
+    Windows, and at least what this process has, from which it was forked."""
 
     def __init__(self, words: list[str], **options: Any) -> None:
         """Raises OSError, and ValueError for words that no system takes."""
@@ -95,11 +104,40 @@ class ProcessGroup:
                 words, preexec_fn=functools.partial(end_with, os.getpid()), **OWN_SESSION, **options
             )
 
+    def poll(self) -> int | None:
+        """Its exit status; None while it runs."""
+        return self._reap(os.WNOHANG) if sys.platform != "win32" else self.process.poll()
+
+    def wait(self, seconds: float | None = None) -> int | None:
+        """Its exit status, once it has ended; None if it still runs after so many seconds."""
+        if sys.platform == "win32":
+            with suppress(subprocess.TimeoutExpired):
+                self.process.wait(seconds)
+            return self.process.poll()
+        if seconds is None:
+            return self._reap(0)
+        deadline, pause = time.monotonic() + seconds, 0.0005
+        while (status := self.poll()) is None and (left := deadline - time.monotonic()) > 0:
+            time.sleep(min(pause, left))
+            pause = min(2 * pause, MAX_PAUSE)
+        return status
+
+    if sys.platform != "win32":
+
+        def _reap(self, options: int) -> int | None:
+            """As `Popen.wait`, by the call that tells what the process has used."""
+            if self.process.returncode is None:
+                process, status, usage = os.wait4(self.process.pid, options)
+                if process:
+                    self.process.returncode = os.waitstatus_to_exitcode(status)
+                    self.peak_memory = usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+            return self.process.returncode
+
     def ask(self) -> None:
         """Ask it to end, if it still runs."""
         if sys.platform == "win32":
             send(self.process)
-        elif self.process.poll() is None:
+        elif self.poll() is None:
             signal_group(self.process.pid, signal.SIGTERM)
 
     def kill(self) -> None:
@@ -110,7 +148,7 @@ class ProcessGroup:
                 self.process.kill()
         else:
             signal_group(self.process.pid, signal.SIGKILL)
-        self.process.wait()
+        self.wait()
 
 
 if sys.platform != "win32":

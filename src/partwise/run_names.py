@@ -20,14 +20,14 @@ DEVICES = {"con", "prn", "aux", "nul", *(f"{port}{number}" for port in ("com", "
 """What names on Windows are devices, whatever follows a dot."""
 
 
-def check_run_name(name: str) -> str:
+def check_run_name(name: str, option: str = "--name") -> str:
     """Return `name` if it is safe as a folder name. Raises ConfigError for separators, `..` and the like."""
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._=+,~@-]{0,119}", name) or ".." in name:
         raise ConfigError(
-            f"--name {name!r}: start with a letter or digit, and use no separator, space or '..' (at most 120 characters)"
+            f"{option} {name!r}: start with a letter or digit, and use no separator, space or '..' (at most 120 characters)"
         )
     if sys.platform == "win32" and (name.endswith(".") or name.partition(".")[0].lower() in DEVICES):
-        raise ConfigError(f"--name {name!r}: Windows has no folder of this name: choose another")
+        raise ConfigError(f"{option} {name!r}: Windows has no folder of this name: choose another")
     return name
 
 
@@ -74,13 +74,13 @@ class FolderLock:
     If another process holds it, raises ConfigError, or else waits with `wait`, for what takes a moment.
     """
 
-    def __init__(self, folder: Path, wait: bool = False) -> None:
+    def __init__(self, folder: Path, wait: bool = False, option: str = "--name") -> None:
         with explain_write_errors(folder):
             open_file(folder / LOCK, "a", encoding="utf-8").close()  # refuses a link, a pipe and a device
             lock = lock_file(folder / LOCK, wait)
             if lock is None:
                 pid = lock_owner(folder) or "unknown"
-                raise ConfigError(f"{folder} {IN_USE} {pid}: wait for it, stop it, or choose another --name")
+                raise ConfigError(f"{folder} {IN_USE} {pid}: wait for it, stop it, or choose another {option}")
             self.lock = lock
             self.process = os.getpid()
             write_file(folder / OWNER, str(self.process).encode())

@@ -3,6 +3,7 @@
 import contextlib
 import math
 import os
+import shutil
 import socket
 import subprocess
 import time
@@ -15,6 +16,8 @@ from partwise.any_code.command_plan import CommandConfig
 from partwise.any_code.experiment_file import Curve, Metric, TrialLimits
 from partwise.any_code.numbers import read_curve, read_metric, source_files
 from partwise.any_code.result_files import ResultFiles, empty_output
+from partwise.any_code.template import fill_words
+from partwise.any_code.worktrees import Repository
 from partwise.comparison.trials.stored import JOB, STDERR, STDOUT, Outcome, hash_files, stored_status
 from partwise.config import ConfigError, digest, open_to_read
 from partwise.files import open_file, rename
@@ -23,8 +26,8 @@ from partwise.records import read_record
 
 __all__ = ["execute", "stored_status"]
 
-OUTPUT = "output"
-"""The folder of a trial that `{folder}` stands for."""
+OUTPUT, EVALUATION = "output", "evaluation"
+"""In the folder of a trial: what `{folder}` stands for; and the output of the command that measures it."""
 
 POLL_SECONDS = 0.05
 GRACE_SECONDS = 10.0
@@ -43,6 +46,8 @@ class Ended:
     timed_out: bool = False
     rank: int = 0
     """Which of several processes has this status."""
+    peak_memory: int | None = None
+    """Bytes, summed over several processes; None where the system does not tell."""
 
     def fault(self, minutes: float | None, folder: Path) -> str | None:
         """Why it has no value; None if it ended well."""
@@ -78,12 +83,15 @@ def execute_one(folder: Path, should_stop: Callable[[], bool]) -> str:
     config, output = CommandConfig.from_stored(job["config"]), folder / OUTPUT
     values = config.values(job["arm"], job["seed"], str(output.resolve()))
     sources = [kind.from_stored(job[key]) for key, kind in (("metric", Metric), ("curve", Curve)) if job[key]]
-    files = ResultFiles(folder, output, cwd, values, sources)
+    evaluation = Evaluation(job["evaluate"], place["evaluation"]) if "evaluate" in job else None
+    files = ResultFiles(folder, output, cwd, values, [] if evaluation else sources)
     outcome: Outcome | None = None
     for attempt in range(1, limits.retries + 2):
         with files.reserved(locks, should_stop) as reserved:
             outcome = (
-                attempt_once(job, stored["hash"], config, files, limits, attempt, should_stop) if reserved else None
+                attempt_once(job, stored["hash"], config, files, limits, attempt, should_stop, evaluation)
+                if reserved
+                else None
             )
             if "short" in place:
                 files.remove_made()
@@ -92,6 +100,7 @@ def execute_one(folder: Path, should_stop: Callable[[], bool]) -> str:
         if outcome.status == "done":
             break
     assert outcome is not None
+    folder.mkdir(parents=True, exist_ok=True)  # the command may have removed it
     return outcome.write(folder, stored["hash"])
 
 
@@ -103,6 +112,7 @@ def attempt_once(
     limits: TrialLimits,
     attempt: int,
     should_stop: Callable[[], bool],
+    evaluation: "Evaluation | None" = None,
 ) -> Outcome | None:
     """One execution of the job with the hash `key`; None if it was stopped."""
     folder, cwd, values = files.folder, files.cwd, files.values
@@ -116,12 +126,20 @@ def attempt_once(
     if ended.interrupted:
         return None
     facts: dict[str, Any] = {"exit_status": ended.status, "seconds": ended.seconds, "attempts": attempt}
+    facts["peak_memory"] = ended.peak_memory
     reason = ended.fault(limits.minutes, folder)
+    metric = Metric.from_stored(job["metric"])
+    if reason is None and evaluation:
+        files, ended = evaluation.run(files, config, metric, limits, should_stop)
+        if ended.interrupted:
+            return None
+        reason = ended.fault(limits.minutes, files.folder)
+        reason = reason and f"the evaluation: {reason}"
     if reason is None:
         try:
-            metric = files.written(Metric.from_stored(job["metric"]))
-            facts["value"] = read_metric(metric, folder, cwd, values)
-            facts["sources"] = hash_files(folder, source_files(metric, folder, cwd, values))
+            metric = files.written(metric)
+            facts["value"] = read_metric(metric, files.folder, files.cwd, values)
+            facts["sources"] = hash_files(folder, source_files(metric, files.folder, files.cwd, values))
         except ConfigError as error:
             reason = str(error)
     if job["curve"]:
@@ -129,6 +147,35 @@ def attempt_once(
             curve = files.written(Curve.from_stored(job["curve"]))
             facts["curve"] = tuple(read_curve(curve, folder, cwd, values))
     return Outcome(status="failed" if reason else "done", reason=reason, **facts)
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """A command that measures what a trial has left in `{folder}`, in a new checkout at `place`."""
+
+    command: str
+    place: Mapping[str, Any]
+
+    def run(
+        self,
+        trained: ResultFiles,
+        config: CommandConfig,
+        metric: Metric,
+        limits: TrialLimits,
+        should_stop: Callable[[], bool],
+    ) -> tuple[ResultFiles, Ended]:
+        """Measure; returns the files to read the metric from. Raises ConfigError without a checkout."""
+        repository = Repository(Path(self.place["repository"]), Path(self.place["inside"]))
+        folder, worktree = trained.folder / EVALUATION, Path(self.place["worktree"])
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        repository.remove_worktree(worktree)
+        cwd = repository.add_worktree(worktree, self.place["commit"], self.place["share"], self.place["setup"])
+        files = ResultFiles(folder, trained.output, cwd, trained.values, [metric])
+        files.start("evaluation")
+        words = fill_words(self.command, (), files.values)
+        variables = environment(config.variables(files.values), limits)
+        return files, run(words, cwd, variables, folder, limits, should_stop)
 
 
 def environment(variables: Mapping[str, str], limits: TrialLimits) -> dict[str, str]:
@@ -152,7 +199,6 @@ def run(
     start = time.monotonic()
     deadline = start + 60 * (math.inf if limits.minutes is None else limits.minutes)
     groups: list[ProcessGroup] = []
-    processes: list[subprocess.Popen[bytes]] = []
     interrupted = timed_out = False
     try:
         for variables in ranks(limits.processes):
@@ -160,22 +206,22 @@ def run(
             if group is None:
                 return Ended(127, 0.0, rank=len(groups))
             groups.append(group)
-            processes.append(group.process)
-        while running := [each for each in processes if each.poll() is None]:
-            if any(each.returncode for each in processes):
+        while running := [each for each in groups if each.poll() is None]:
+            if any(each.poll() for each in groups):
                 break
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                running[0].wait(POLL_SECONDS)
+            if running[0].wait(POLL_SECONDS) is not None:
                 continue
             interrupted, timed_out = should_stop(), time.monotonic() > deadline
             if interrupted or timed_out:
                 break
         # one that was killed comes first: the others fail because they lost it
-        order = sorted(range(len(processes)), key=lambda rank: (processes[rank].returncode or 0) >= 0)
-        rank = next((rank for rank in order if processes[rank].returncode), 0)
+        order = sorted(range(len(groups)), key=lambda rank: (groups[rank].poll() or 0) >= 0)
+        rank = next((rank for rank in order if groups[rank].poll()), 0)
     finally:
         stop(groups)
-    return Ended(processes[rank].returncode, time.monotonic() - start, interrupted, timed_out, rank)
+    used = [group.peak_memory for group in groups if group.peak_memory is not None]
+    memory = sum(used) if used else None
+    return Ended(groups[rank].wait() or 0, time.monotonic() - start, interrupted, timed_out, rank, memory)
 
 
 def ranks(n: int) -> list[dict[str, str]]:
@@ -211,13 +257,14 @@ def stop(groups: list[ProcessGroup]) -> None:
         group.ask()
     deadline = time.monotonic() + GRACE_SECONDS
     for group in groups:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            group.process.wait(max(0.0, deadline - time.monotonic()))
+        group.wait(max(0.0, deadline - time.monotonic()))
         group.kill()
 
 
 def last_line(path: Path) -> str:
-    """The last line of a log, shortened."""
+    """The last line of a log, shortened; "" if the command has removed it."""
+    if not path.is_file():
+        return ""
     with open_to_read(path) as file:
         size = file.seek(0, os.SEEK_END)
         file.seek(max(0, size - 4096))

@@ -46,6 +46,40 @@ class Repository:
             raise ConfigError(f"ref {show(ref)} is not a commit of {self.root}: give a branch, a tag or a hash")
         return found.strip()
 
+    def tree_of(self, commit: str) -> str:
+        return (git(self.root, "rev-parse", "--verify", f"{commit}^{{tree}}") or "").strip()
+
+    def contains(self, commit: str, earlier: str) -> bool:
+        """Whether a commit is based on an earlier one."""
+        return git(self.root, "merge-base", "--is-ancestor", earlier, commit) is not None
+
+    def commit_tree(self, tree: str, parent: str) -> str:
+        """A commit of this tree: the same for the same tree and parent. Raises ConfigError."""
+        date = (git(self.root, "show", "--no-patch", "--format=%ct +0000", parent) or "0 +0000").strip()
+        who = {f"GIT_{role}_{key}": "partwise" for role in ("AUTHOR", "COMMITTER") for key in ("NAME", "EMAIL")}
+        dates = {"GIT_AUTHOR_DATE": date, "GIT_COMMITTER_DATE": date}
+        message = "Candidate of partwise try"
+        done = run_git(self.root, "commit-tree", tree, "-p", parent, "-m", message, variables={**who, **dates})
+        if done.returncode:
+            raise ConfigError(f"git cannot write a commit to {self.root}: {show(' '.join(done.stderr.split()))}")
+        return done.stdout.strip()
+
+    def keep(self, ref: str, commit: str) -> None:
+        """Let a ref name a commit, so that git keeps it. Raises ConfigError."""
+        done = run_git(self.root, "update-ref", ref, commit)
+        if done.returncode:
+            raise ConfigError(f"git cannot write {ref}: {show(' '.join(done.stderr.split()))}")
+
+    def changed_modes(self, before: str, after: str) -> list[tuple[str, str]]:
+        """The (mode, path) of what one commit adds or changes of another, and of what it removes."""
+        raw = git(self.root, "diff-tree", "-r", "-z", "--no-renames", "--raw", before, after) or ""
+        fields = raw.split("\0")
+        found = []
+        for facts, path in zip(fields[::2], fields[1::2], strict=False):
+            old, new = facts.removeprefix(":").split()[:2]
+            found += [(mode, path) for mode in (old, new)]
+        return found
+
     def difference(self, before: str, after: str) -> str:
         """What changed from one commit to another, as a unified diff."""
         return git(self.root, "diff", "--no-ext-diff", "--no-textconv", "--no-color", before, after) or ""

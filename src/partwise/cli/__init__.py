@@ -15,6 +15,7 @@ from partwise.cli import (  # noqa: F401  (importing them registers their comman
     model_commands,
     planning_commands,
     record_commands,
+    search_commands,
     study_commands,
 )
 from partwise.cli.options import app

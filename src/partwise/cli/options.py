@@ -20,7 +20,7 @@ class Commands(Group):
     groups: ClassVar[Mapping[str, Sequence[str]]] = {
         "Learn": ["lesson", "parts", "show", "inspect"],
         "Train": ["train", "check", "eval", "generate", "calculate", "tokenizer"],
-        "Compare": ["demo", "compare", "plan", "calibrate", "work", "study"],
+        "Compare": ["demo", "compare", "plan", "try", "calibrate", "work", "study"],
         "Judge": ["verdict", "verify", "report", "runs", "ledger"],
         "Exchange": ["export", "import", "doctor"],
     }

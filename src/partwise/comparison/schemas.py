@@ -1,4 +1,4 @@
-"""The JSON Schemas of `verdict --json`, with and without a target, `results.json` and certificates, in docs/."""
+"""The JSON Schemas, in docs/: `verdict --json`, with and without a target, `try --json`, `results.json` and certificates."""
 
 import json
 from typing import Any, Literal
@@ -7,6 +7,7 @@ from pydantic import BaseModel, ConfigDict
 
 from partwise.comparison.certificate.certificate import Certificate
 from partwise.comparison.results import Results
+from partwise.comparison.search.answer import SearchState
 from partwise.comparison.stats.effect import Effect
 from partwise.comparison.targets.contests import Rule
 from partwise.comparison.targets.target import Entry, Target
@@ -45,6 +46,10 @@ def verdict_schema() -> str:
 
 def target_schema() -> str:
     return schema_text(TargetDocument.model_json_schema(mode="serialization"))
+
+
+def try_schema() -> str:
+    return schema_text(SearchState.model_json_schema())
 
 
 def results_schema() -> str:

@@ -51,7 +51,11 @@ class Recheck:
 def recheck(records: Sequence[ChainEntry], project: Path) -> Recheck:
     """Judge the latest comparison of every folder that has a result; `project` is the folder that the ledger's are in."""
     starts, results = starts_and_results(records)
-    latest = {start["folder"]: number for number, start in starts.items() if number in results}
+    latest = {
+        start["folder"]: number
+        for number, start in starts.items()
+        if number in results and "search" not in start  # whose tries have a rule of their own
+    }
     found = Recheck()
     for folder, number in latest.items():
         start = starts[number]

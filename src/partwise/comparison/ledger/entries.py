@@ -31,6 +31,8 @@ class LedgerEntries:
     ledger: Ledger = field(default_factory=project_ledger)
     started: int | None = None
     warning: str | None = None
+    name: str = ""
+    """What the listing calls it; by default the name of its folder."""
 
     def start(
         self,
@@ -190,7 +192,10 @@ class LedgerEntries:
     def place(self) -> dict[str, str]:
         """The comparison's name, and its folder relative to the project's."""
         project = self.ledger.path.parent.parent
-        return {"name": self.folder.name, "folder": Path(os.path.relpath(self.folder.resolve(), project)).as_posix()}
+        return {
+            "name": self.name or self.folder.name,
+            "folder": Path(os.path.relpath(self.folder.resolve(), project)).as_posix(),
+        }
 
     def is_mine(self, record: ChainEntry, kind: str) -> bool:
         content = record.content

@@ -3,9 +3,9 @@
 import errno
 import os
 import signal
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field
 
@@ -13,6 +13,7 @@ from partwise.comparison.results import TrialResult, Value, read_json
 from partwise.comparison.trials.job import JOB
 from partwise.comparison.trials.trial import NO_VALUE, REPEATING, Trial
 from partwise.config import ConfigError, digest
+from partwise.config.neutral import Neutral
 from partwise.files import file_sha256, own_sources, refuse_links, rename
 from partwise.json_files import check_hash, write_hashed, write_json
 from partwise.records import read_record
@@ -48,6 +49,8 @@ class Outcome(Value):
     exit_status: int | None = None
     seconds: float = 0.0
     attempts: int = 1
+    peak_memory: Annotated[int | None, Neutral(None)] = None
+    """The most bytes that one process of a command had in memory; None where the system does not tell."""
     sources: dict[str, str] = Field(default_factory=dict)
     """The SHA-256 of each file in the folder that the value was read from, by its name; none for a function."""
 
@@ -150,6 +153,7 @@ class StoredTrial(Trial):
             value=outcome.value,
             reason=outcome.reason,
             seconds=outcome.seconds,
+            peak_memory=outcome.peak_memory,
             log="/".join((*self.folder.parts[-3:], log)) if (self.folder / log).exists() else None,
             evaluations=tuple((step, value, None) for step, value in outcome.curve),
         )
@@ -162,7 +166,7 @@ def stored_status(folder: Path) -> str | None:
 
 
 def prepare_trial(
-    folder: Path, arm: str, seed: int, job: dict[str, Any], executed_by: str, place: dict[str, str]
+    folder: Path, arm: str, seed: int, job: dict[str, Any], executed_by: str, place: Mapping[str, Any]
 ) -> StoredTrial:
     """Write `job.json` and return the trial, waiting or already finished.
 
@@ -172,7 +176,7 @@ def prepare_trial(
     outcome = Outcome.of_job(folder, key)
     if outcome is None:
         code = {"version": __version__, "sources": own_sources()}
-        stored = {"executed_by": executed_by, **code, "place": place, "hash": key, "job": job}
+        stored = {"executed_by": executed_by, **code, "place": dict(place), "hash": key, "job": job}
         refuse_links(folder.parent)
         refuse_links(folder)
         try:
