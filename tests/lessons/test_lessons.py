@@ -11,13 +11,13 @@ from typer.testing import CliRunner
 from lazy_imports import lazy_module
 from partwise.baselines.scale import ngram_name
 from partwise.cli import app
+from partwise.comparison.ledger.predictions import Prediction
 from partwise.comparison.ledger.project import project_ledger
 from partwise.config import ConfigError
 from partwise.lessons.answers import ALPHA, answer_file, expected, find_value, judge, per_seed, read_answer
 from partwise.lessons.exercises import FOUR_GRAM
 from partwise.lessons.findings import picture_table
 from partwise.lessons.lesson import CHOOSING, SECTIONS, STORED, Quantity, all_lessons, find_lesson, with_listings
-from partwise.lessons.predictions import Prediction
 
 course = lazy_module("partwise.lessons.course")
 run_comparison = lazy_module("partwise.ablation.run_comparison")

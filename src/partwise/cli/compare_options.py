@@ -48,6 +48,14 @@ class ComparisonOptions:
     replicate: Annotated[bool, typer.Option("--replicate", metavar=FLAG, help="Rerun the winner on fresh seeds.")] = (
         False
     )
+    predict: Annotated[
+        str | None,
+        typer.Option(
+            "--predict",
+            metavar="LOW,HIGH",
+            help="Your prediction: the range of the first arm's difference, recorded before the first run.",
+        ),
+    ] = None
     name: Name = None
     dry_run: Annotated[
         bool,

@@ -2,7 +2,7 @@
 
 import html
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,6 +15,7 @@ from partwise.comparison.finished import is_read_only, read_finished
 from partwise.comparison.gathering import gather
 from partwise.comparison.judging import judge_results
 from partwise.comparison.ledger.entries import LedgerEntries
+from partwise.comparison.ledger.predictions import Prediction, record_outcome, record_prediction
 from partwise.comparison.measures import Measure
 from partwise.comparison.plan_file import PLAN_FILE, FixedPlan, PlanFile, stored_method
 from partwise.comparison.plan_record import PlanRecord, remove_drafts
@@ -63,6 +64,10 @@ class Comparison:
     """Where its trials are, if other comparisons have the same ones; below it, a folder for each configuration's key."""
     retry_failed: bool = False
     """Whether to repeat the trials of all arms that the machine has ended, before they are judged."""
+    prediction: Prediction | None = None
+    """The predicted difference of the first claim, which the ledger gets before the first trial."""
+    predicted: Mapping[str, Any] | None = field(default=None, init=False)
+    """The ledger's record of whether the prediction held, once `run` has returned."""
     extended: Path | None = field(default=None, init=False)
     """The folder of the judged comparison to which this one adds arms; its own folder is beside that."""
     extension: Extension | None = field(default=None, init=False)
@@ -139,6 +144,8 @@ class Comparison:
             remove_drafts(self.path, of_trials=self.on == "local")
             self.workload.store_parts(self.plan, self.path)
             record = self._fix_plan(data)
+            if self.prediction:
+                record_prediction(self.entries, self.plan.claims[0], self.prediction, record.has_trials())
             if online := record.file.online:
                 self.plan = replace(self.plan, rules=replace(self.plan.rules, alpha=online.level))
             power = self.workload.control_power(self.plan)
@@ -164,6 +171,7 @@ class Comparison:
             record.finish()
             with explain_write_errors(self.path):
                 self.judged = record.write(plan, self.judged, seeds, judged)
+                self.predicted = record_outcome(self.entries, self.judged.effects)
                 self.judged.to_json(self.path / "results.json")
                 show_report(self.judged, self.path)
         except NoValuesError:

@@ -73,7 +73,7 @@ class PlanRecord:
         """Fix the plan before the first trial. Raises ConfigError."""
         file = self.file = PlanFile.new(self.fixed, data, setup)
         facts = (self.plan, self.fixed.values, data, file.machine, self.imports)
-        file.online = self.entries.start(*facts, online, self._has_trials(), **origin)
+        file.online = self.entries.start(*facts, online, self.has_trials(), **origin)
         file.ledger = self.entries.started
         self._add_recorded()
         refuse_fewer_seeds(self.path, file.looks, self.plan.seeds)
@@ -151,7 +151,7 @@ class PlanRecord:
         if not self.plan.rules.looks:
             file.looks = sorted({*file.looks, *looks})
 
-    def _has_trials(self) -> bool:
+    def has_trials(self) -> bool:
         """Whether the folder has trials or a certificate of an earlier run."""
         return (self.path / CERTIFICATE_FILE).exists() or any(self.path.glob("runs/*/*/job.json"))
 
@@ -160,7 +160,7 @@ class PlanRecord:
         try:
             return read_record(self.path / CERTIFICATE_FILE).record("plan")
         except DamagedFileError:
-            return self.entries.judged_plan() if self._has_trials() else None
+            return self.entries.judged_plan() if self.has_trials() else None
 
 
 def remove_drafts(folder: Path, of_trials: bool) -> None:

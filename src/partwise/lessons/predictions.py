@@ -1,45 +1,12 @@
 """Predictions: what a reader expects of a lesson, in the ledger before the first run, and how often it was right."""
 
-import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from partwise.comparison.ledger.chain import ChainEntry
+from partwise.comparison.ledger.predictions import ANSWERED, PREDICTED, Prediction
 from partwise.comparison.ledger.project import project_ledger
-from partwise.config import ConfigError
 from partwise.lessons.lesson import Lesson
-
-NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
-RANGE = re.compile(rf"\s*({NUMBER})\s*(?:,|;|\.\.|to|\s)\s*({NUMBER})\s*")
-
-PREDICTED, ANSWERED = "prediction", "predicted result"
-"""Kinds of records."""
-
-
-@dataclass(frozen=True)
-class Prediction:
-    """A range; its sign says which arm the reader expects to be better."""
-
-    low: float
-    high: float
-
-    def __contains__(self, value: float) -> bool:
-        return self.low <= value <= self.high
-
-    @classmethod
-    def parse(cls, text: str) -> "Prediction":
-        """`-0.1,0.02`, `-0.1 to 0.02` or `-0.1 0.02`. Raises ConfigError."""
-        found = RANGE.fullmatch(text)
-        if found is None:
-            raise ConfigError(f"prediction {text!r}: expected two numbers, the ends of a range, such as -0.05,0.02")
-        low, high = float(found[1]), float(found[2])
-        if low > high:
-            raise ConfigError(f"prediction {text!r}: the first number is the smaller one: {high:g},{low:g}")
-        return cls(low, high)
-
-    def __str__(self) -> str:
-        return f"{self.low:g} to {self.high:g}"
 
 
 def record_prediction(lesson: Lesson, folder: str, prediction: Prediction) -> Prediction:
@@ -63,7 +30,7 @@ def find_prediction(folder: str) -> Prediction | None:
 
 def stored_prediction(records: Sequence[ChainEntry], folder: str) -> Prediction | None:
     for record in records:
-        if record.content["kind"] == PREDICTED and record.content["folder"] == folder:
+        if record.content["kind"] == PREDICTED and is_of_lesson(record, folder):
             return Prediction(record.content["low"], record.content["high"])
     return None
 
@@ -72,7 +39,7 @@ def record_answer(lesson: Lesson, folder: str, value: float, prediction: Predict
     """Add the value that was predicted to the ledger, once."""
 
     def content(records: Sequence[ChainEntry]) -> dict[str, Any] | None:
-        if any(each.content["kind"] == ANSWERED and each.content["folder"] == folder for each in records):
+        if any(each.content["kind"] == ANSWERED and is_of_lesson(each, folder) for each in records):
             return None
         place = {"lesson": lesson.number, "folder": folder, "quantity": lesson.head.predict}
         return {"kind": ANSWERED, **place, "value": value, "inside": value in prediction}
@@ -84,3 +51,8 @@ def share_inside() -> tuple[int, int]:
     """How many predictions of this project's ledger held, and how many were answered."""
     answered = [each.content for each in project_ledger().read() if each.content["kind"] == ANSWERED]
     return sum(each["inside"] for each in answered), len(answered)
+
+
+def is_of_lesson(record: ChainEntry, folder: str) -> bool:
+    """Whether a record is of a lesson's run in a folder; comparisons predict as well."""
+    return "lesson" in record.content and bool(record.content["folder"] == folder)

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+from partwise.comparison.ledger.predictions import Prediction
 from partwise.comparison.progress import ComparisonProgress
 from partwise.console import console
 from partwise.lessons.answers import Measured, StoredAnswer, find_value, read_answer
@@ -10,7 +11,6 @@ from partwise.lessons.exercises import CHECKS
 from partwise.lessons.findings import answer_table, claims_lines, picture_table, verdict_lines
 from partwise.lessons.lesson import Lesson, find_lesson
 from partwise.lessons.predictions import (
-    Prediction,
     find_prediction,
     record_answer,
     record_prediction,

@@ -13,6 +13,7 @@ from partwise.any_code.command_comparison import CommandComparison, make_command
 from partwise.any_code.experiment_file import Experiment, experiment_from_yaml, parse_experiment
 from partwise.cli.commands.compare_output import (
     Output,
+    add_prediction,
     announce,
     compare_over_grid,
     print_results,
@@ -78,7 +79,7 @@ def run_experiment(
         return make_command_comparison(experiment, folder, name, this_command(), common=common, **settings)
 
     if shared.grid:
-        output.refuse_grid()
+        output.refuse_grid(shared.predict)
         cells = [
             (" ".join(cell), make([*common, *cell], plain_name([name[:80], *cell])))
             for cell in itertools.product(*parse_grid(shared.grid))
@@ -87,6 +88,7 @@ def run_experiment(
         return
     comparison = make(common, name)
     output.check(comparison)
+    add_prediction(comparison, shared.predict)
     confirm_metric(comparison)
     announce(comparison)
     if shared.dry_run:

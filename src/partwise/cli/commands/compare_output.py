@@ -10,6 +10,7 @@ from partwise.cli.terminal import console, only_json, print_json, table
 from partwise.comparison.experiment import Comparison
 from partwise.comparison.followups import add_replication, make_replication, run_grid
 from partwise.comparison.gate import MET, NOT_MET, UNDECIDED, Requirement, gate_status
+from partwise.comparison.ledger.predictions import Prediction, outcome_sentence
 from partwise.comparison.progress import ComparisonProgress
 from partwise.comparison.report import summary
 from partwise.comparison.results import Results
@@ -24,6 +25,11 @@ def run_comparison(comparison: Comparison) -> Results:
     results = run_with_progress(comparison)
     print_results(comparison, results)
     return results
+
+
+def add_prediction(comparison: Comparison, text: str | None) -> None:
+    """Set what `--predict` predicts. Raises ConfigError."""
+    comparison.prediction = Prediction.parse(text) if text is not None else None
 
 
 def run_with_progress(comparison: Comparison) -> Results:
@@ -46,6 +52,8 @@ def say_stopped(error: KeyboardInterrupt, how_to_resume: str) -> None:
 
 def print_results(comparison: Comparison, results: Results) -> None:
     console.print(summary(results))
+    if comparison.predicted:
+        console.print(outcome_sentence(comparison.predicted), markup=False)
     if comparison.report.exists():  # it may have failed
         console.print(f"report: {comparison.report}", markup=False)
 
@@ -63,10 +71,10 @@ class Output:
         arms = [claim.arm for claim in comparison.plan.claims if claim.role == "claim"]
         return [Requirement.parse(text, arms) for text in self.require]
 
-    def refuse_grid(self) -> None:
+    def refuse_grid(self, predict: str | None) -> None:
         """Raise ConfigError if one comparison's outcome is asked for."""
-        if self.as_json or self.require:
-            raise ConfigError("--json and --require are about one comparison: leave out --grid")
+        if self.as_json or self.require or predict is not None:
+            raise ConfigError("--json, --require and --predict are about one comparison: leave out --grid")
 
     def end(self, comparison: Comparison, results: Results) -> None:
         """Print the JSON, and exit with the status of the requirements unless they are met."""

@@ -8,6 +8,7 @@ from partwise.ablation.run_comparison import RunComparison, make_comparison, mak
 from partwise.ablation.run_workload import Estimate
 from partwise.cli.commands.compare_output import (
     Output,
+    add_prediction,
     announce,
     compare_over_grid,
     replicate_winner,
@@ -33,7 +34,7 @@ def compare_variants(
     request = make_request(options, shared.protocol)
     on = check_place(shared.on)
     if shared.grid:
-        output.refuse_grid()
+        output.refuse_grid(shared.predict)
         run_over_grid(request, shared.grid, shared, training, imports)
         return
     comparison = make_comparison(
@@ -43,6 +44,7 @@ def compare_variants(
         show_estimate(comparison, shared.sd)
         return
     output.check(comparison)
+    add_prediction(comparison, shared.predict)
     if on == "local":
         warn_of_memory(comparison)
     run_comparison(comparison)

@@ -9,6 +9,7 @@ import typer
 from rich.markdown import Markdown
 
 from partwise.cli.terminal import console, format_duration, table
+from partwise.comparison.ledger.predictions import Prediction
 from partwise.comparison.plan_file import PLAN_FILE
 from partwise.config import ConfigError
 from partwise.json_files import write_json
@@ -16,7 +17,7 @@ from partwise.lessons.answers import Measured, read_answer
 from partwise.lessons.exercises import CHECKS
 from partwise.lessons.findings import picture_table
 from partwise.lessons.lesson import PICTURE, SECTIONS, Lesson, all_lessons, find_lesson, with_listings
-from partwise.lessons.predictions import Prediction, find_prediction, record_prediction
+from partwise.lessons.predictions import find_prediction, record_prediction
 from partwise.lessons.show import print_answer, print_prediction, print_share
 from partwise.lessons.slides import slides
 from partwise.messages import quantity
