@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from partwise.plots.plotting import COLORS, STYLE, set_difference_scale, svg_file
+from partwise.plots.plotting import WIDTH as FIGURE_WIDTH
 from partwise.studies.claims import ClaimOutcome, find_outcomes
 from partwise.studies.study import Study
 
@@ -232,9 +233,8 @@ def draw_optimizer(axes: "Axes", inputs: Inputs) -> None:
     ratio, (lengths, losses) = claim.compute_saved.ratios["steps"].ratio, curves[0]
     end = (lengths[-1], losses[-1])
     axes.annotate("", (end[0] / ratio, end[1]), end, arrowprops={"arrowstyle": "->", "color": "#3c4043"})
-    axes.annotate(
-        f"AdamW: {ratio:.2f} times as many", (end[0] / ratio, end[1]), (2, 5), textcoords="offset points", fontsize=9
-    )
+    beside = {"textcoords": "offset points", "ha": "right", "va": "top", "fontsize": 9}  # below both curves
+    axes.annotate(f"AdamW: {ratio:.2f} times as many", (end[0] / ratio, end[1]), (-2, -2), **beside)
     axes.set_xscale("log")
     axes.set_xticks(lengths, [f"{length:,}" for length in lengths])
     axes.minorticks_off()
@@ -294,7 +294,7 @@ def draw(name: str, inputs: Inputs) -> str:
 
     picture = PICTURES[name]
     with matplotlib.rc_context(STYLE | {"svg.hashsalt": f"nine-{name}"}):
-        figure = Figure(figsize=(6.2, picture.height), layout="constrained", facecolor="white")
+        figure = Figure(figsize=(FIGURE_WIDTH, picture.height), layout="constrained", facecolor="white")
         axes = figure.subplots()
         picture.draw(axes, inputs)
         axes.set_title(picture.title, loc="left", fontsize=11, fontweight="bold")

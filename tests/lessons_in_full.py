@@ -6,6 +6,7 @@ below `runs/`, and are resumed.
 
 import argparse
 import math
+import os
 import time
 
 from partwise.cli.commands.compare_output import start_progress
@@ -23,13 +24,19 @@ def plan(lesson: Lesson, precision: str | None) -> LessonRun:
 
 
 def distance(quantity: Quantity, value: float, answer: StoredAnswer) -> str:
-    """How far a mean is from that of the stored seeds, in standard errors of their difference; empty for another statistic."""
+    """How far a mean is from that of the stored seeds, in standard errors of their difference; empty for others."""
     stored = list(per_seed(quantity, answer.measured).values())
     expected, spread = answer.expected(quantity), sd(stored)
     if quantity.statistic != "mean" or not spread:
         return ""
     readers = answer.lesson.head.runs[quantity.run].seeds
     return f", {(value - expected.value) / spread / math.sqrt(1 / readers + 1 / len(stored)):+.1f} SE"
+
+
+def cpu_seconds() -> float:
+    """Of this process and of those that it has waited for: on two cores that do nothing else, twice the time."""
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system
 
 
 def main() -> int:
@@ -41,12 +48,13 @@ def main() -> int:
     for number, lesson in all_lessons().items():
         if options.lessons and number not in options.lessons:
             continue
-        started = time.monotonic()
+        started, cpu_before = time.monotonic(), cpu_seconds()
         run = plan(lesson, options.precision)
         measured = run.run(start_progress)
         precision, machine = run.facts()
         answer = read_answer(lesson, precision)
-        print(f"lesson {number}, {time.monotonic() - started:.0f} s in {precision} on {machine}", flush=True)
+        seconds = f"{time.monotonic() - started:.0f} s ({cpu_seconds() - cpu_before:.0f} s of CPU time)"
+        print(f"lesson {number}, {seconds} in {precision} on {machine}", flush=True)
         print(f"  stored: {answer.precision} on {answer.machine}")
         for quantity in lesson.head.quantities.values():
             value, found = find_value(quantity, measured), answer.expected(quantity)

@@ -12,7 +12,6 @@ from partwise.lessons.failing_rates import check_failing_rates
 from partwise.lessons.mistakes import read_number, recognize
 from partwise.lessons.own_part import check_own_part
 
-
 Check = Callable[[str], str | None]
 """An answer -> None if it is right, else what is wrong with it."""
 

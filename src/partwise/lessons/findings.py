@@ -34,11 +34,9 @@ def picture_table(answer: StoredAnswer, before: bool) -> TextTable:
     if answer.lesson.head.picture == "search" and not before:
         return search_table(answer)
     if answer.lesson.head.picture != "curves":
-        digits = 4 if any(sd(values) for _, values in quantity_values(answer, before)) else 0  # exact
-        rows = [
-            [text, f"{mean(values):.{digits}f}", f"{sd(values):.{digits}f}"]
-            for text, values in quantity_values(answer, before)
-        ]
+        found = quantity_values(answer, before)
+        digits = 4 if any(sd(values) for _, values in found) else 0  # exact
+        rows = [[each.text, f"{mean(values):.{digits}f}", f"{sd(values):.{digits}f}"] for each, values in found]
         return TextTable(["over the stored seeds", "mean", "SD"], rows, "")
     series = shown_series(answer, before)
     steps = curve_steps(series)
@@ -76,11 +74,11 @@ def mean_curve(series: Series, arm: str) -> list[float]:
     return found
 
 
-def quantity_values(answer: StoredAnswer, before: bool) -> list[tuple[str, list[float]]]:
-    """The text of each quantity in a figure, with its value on each stored seed."""
+def quantity_values(answer: StoredAnswer, before: bool) -> list[tuple[Quantity, list[float]]]:
+    """Each quantity in a figure, with its value on each stored seed."""
     shown = figure_quantities(answer.lesson, before)
     found = {(each.run, each.arm, each.against, each.measure): each for each in reversed(shown)}  # its mean, or its SD
-    return [(each.text, list(per_seed(each, answer.measured).values())) for each in reversed(found.values())]
+    return [(each, list(per_seed(each, answer.measured).values())) for each in reversed(found.values())]
 
 
 def figure_quantities(lesson: Lesson, before: bool) -> list[Quantity]:
@@ -95,15 +93,15 @@ def draw_picture(answer: StoredAnswer, before: bool) -> str:
     import matplotlib
     from matplotlib.figure import Figure
 
-    from partwise.plots.plotting import STYLE, svg_file
+    from partwise.plots.plotting import STYLE, WIDTH, svg_file
 
     with matplotlib.rc_context(STYLE | {"svg.hashsalt": answer.lesson.name}):
         picture = answer.lesson.head.picture
         picture = "dots" if picture == "search" and before else picture
         if picture == "dots" and figure_quantities(answer.lesson, before)[0].unit != answer.lesson.asked.unit:
             picture = "bars"  # the margin of dots is in the unit of the predicted quantity
-        height = 3.6 if picture in ("curves", "search") else 1.0 + 0.5 * len(quantity_values(answer, before))
-        figure = Figure(figsize=(6.4, height), layout="constrained", facecolor="white")
+        height = 3.2 if picture in ("curves", "search") else 0.9 + 0.5 * len(quantity_values(answer, before))
+        figure = Figure(figsize=(WIDTH, height), layout="constrained", facecolor="white")
         draw = {"curves": draw_curves, "dots": draw_dots, "bars": draw_bars, "search": draw_search}[picture]
         draw(figure.subplots(), answer, before)
         return svg_file(figure)
@@ -124,35 +122,44 @@ def draw_curves(axes: "Axes", answer: StoredAnswer, before: bool) -> None:
         axes.plot(steps, curve, color=color, lw=2)
         at = (steps[-1], curve[-1])
         text = label(answer.lesson, arm)
-        axes.annotate(text, at, (5, 0), textcoords="offset points", va="center", color=color)
+        box = {"facecolor": "white", "edgecolor": "none", "pad": 0.5}  # before the line of a reference
+        axes.annotate(text, at, (5, 0), textcoords="offset points", va="center", color=color, bbox=box)
     for name, loss in answer.lesson.head.references.items():
         axes.axhline(loss, color="#9aa0a6", lw=0.8, ls="--", zorder=0)
         axes.annotate(name, (0, loss), (3, 2), textcoords="offset points", size=9, color="#5f6368")
     axes.set_xlabel("training steps")
     axes.set_ylabel("validation loss, nats per character")
-    axes.set_xlim(0, steps[-1] * 1.3)
+    longest = max(len(label(answer.lesson, arm)) for arm in series)
+    axes.set_xlim(0, steps[-1] * (1.05 + 0.03 * longest))
     axes.set_xticks(steps)
 
 
 def draw_dots(axes: "Axes", answer: StoredAnswer, before: bool) -> None:
     """One row of dots per quantity: its value on every stored seed; about its mean if the quantity is an SD."""
-    from partwise.plots.plotting import COLORS
-
-    head = answer.lesson.head
     spreads = answer.lesson.asked.statistic == "sd"
     found = quantity_values(answer, before)
-    for row, ((_, values), color) in enumerate(zip(found, COLORS, strict=False)):
+    for row, ((_, values), color) in enumerate(zip(found, row_colors(found), strict=True)):
         center = mean(values) if spreads else 0.0
         axes.plot(
             [value - center for value in values], heights(row, values), "o", color=color, ms=4, alpha=0.7, mec="none"
         )
     if not spreads:
-        margin = head.runs[answer.lesson.asked.run].margin
+        margin = answer.lesson.head.runs[answer.lesson.asked.run].margin
         axes.axvspan(-margin, margin, color="#dde6ee", zorder=0)
-        axes.annotate(f"margin ±{margin:g}", (0, len(found) - 0.55), ha="center", color="#5f6368")
-    label_rows(axes, [text.removeprefix("SD of the ") for text, _ in found])
+        above = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points", "ha": "center"}
+        axes.annotate(f"margin ±{margin:g}", (0, 1), (0, 3), size=9, color="#5f6368", **above)
+    label_rows(axes, found, "SD" if spreads else "mean")
     unit = answer.lesson.asked.unit
     axes.set_xlabel(f"one seed minus the mean, {unit}" if spreads else unit)
+
+
+def row_colors(found: list[tuple[Quantity, list[float]]]) -> list[str]:
+    """One color for all rows with the same change, at any rate."""
+    from partwise.plots.plotting import COLORS
+
+    changes = [each.arm.split()[0] for each, _ in found]
+    colors = dict(zip(dict.fromkeys(changes), COLORS, strict=False))
+    return [colors[change] for change in changes]
 
 
 def heights(row: int, values: list[float]) -> list[float]:
@@ -160,23 +167,30 @@ def heights(row: int, values: list[float]) -> list[float]:
     return [row + 0.22 * math.sin(2.4 * number) for number in range(len(values))]
 
 
-def label_rows(axes: "Axes", labels: list[str]) -> None:
+def label_rows(axes: "Axes", found: list[tuple[Quantity, list[float]]], statistic: str) -> None:
+    """What each row is, on the left, and its mean or SD, on the right."""
     axes.axvline(0, color="#9aa0a6", lw=0.8, zorder=0)
-    axes.set_yticks(range(len(labels)), [textwrap.fill(each, 28) for each in labels])
+    labels = [textwrap.fill(each.text.removeprefix("SD of the "), 24) for each, _ in found]
+    axes.set_yticks(range(len(labels)), labels)
     axes.set_ylim(len(labels) - 0.5, -0.5)
     axes.tick_params(axis="y", length=0)
+    axes.locator_params(axis="x", nbins=5)
+    beside = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points", "size": 9, "color": "#3c4043"}
+    numbers = [sd(values) if statistic == "SD" else mean(values) for _, values in found]
+    digits = 0 if all(map(float.is_integer, numbers)) else 2 if max(map(abs, numbers)) >= 0.3 else 4
+    for row, number in enumerate(numbers):
+        axes.annotate(f"{round(number, digits) + 0:.{digits}f}", (1, row), (6, 0), va="center", **beside)
+    axes.annotate(statistic, (1, -0.5), (6, 3), **beside)
 
 
 def draw_bars(axes: "Axes", answer: StoredAnswer, before: bool) -> None:
     """A bar for the mean of each quantity, with each seed as a dot if it varies."""
-    from partwise.plots.plotting import COLORS
-
     found = quantity_values(answer, before)
-    for row, (_, values) in enumerate(found):
-        axes.barh(row, mean(values), color=COLORS[0] if mean(values) > 0 else COLORS[2], alpha=0.5, height=0.6)
+    for row, ((_, values), color) in enumerate(zip(found, row_colors(found), strict=True)):
+        axes.barh(row, mean(values), color=color, alpha=0.5, height=0.6)
         if len(set(values)) > 2:  # not a size, nor runs that failed or did not
             axes.plot(values, heights(row, values), "o", color="#3c4043", ms=2.5, alpha=0.5, mec="none")
-    label_rows(axes, [text for text, _ in found])
+    label_rows(axes, found, "mean")
     axes.set_xlabel(figure_quantities(answer.lesson, before)[0].unit)
 
 
