@@ -6,6 +6,7 @@ make generate                        draws all, from that file and from the stor
 
 import json
 import math
+import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -101,9 +102,7 @@ def draw_activation(axes: "Axes", inputs: Inputs) -> None:
     axes.plot(steps, [point.mean or 0 for point in points], color=BLUE, marker="o", markersize=4, linewidth=2)
     axes.axhline(0, color="#3c4043", linewidth=1)
     axes.annotate("ReLU", (steps[-1], 0), (0, 4), textcoords="offset points", ha="right", color=GRAY)
-    axes.annotate(
-        "SwiGLU", (steps[1], points[1].mean or 0), (-4, -16), textcoords="offset points", ha="right", color=BLUE
-    )
+    axes.annotate("SwiGLU", (steps[4], points[4].mean or 0), (6, 6), textcoords="offset points", color=BLUE)
     axes.set_xlabel("training step")
     axes.set_ylabel("difference in loss (nats)")
 
@@ -238,7 +237,7 @@ def draw_optimizer(axes: "Axes", inputs: Inputs) -> None:
     axes.set_xscale("log")
     axes.set_xticks(lengths, [f"{length:,}" for length in lengths])
     axes.minorticks_off()
-    axes.set_xlim(lengths[0] / 1.25, lengths[-1] * 1.05)
+    axes.set_xlim(lengths[0] / 1.5, lengths[-1] * 1.05)
     axes.set_xlabel("steps of the run")
     axes.set_ylabel("validation loss (nats)")
 
@@ -272,9 +271,9 @@ class Picture:
 
 PICTURES = {
     "activation": Picture("The gain of a gate shows after 1,000 steps", draw_activation),
-    "positions": Picture("Without positions: three times as many steps", draw_positions, 2.2),
+    "positions": Picture("Without positions: three times as many steps", draw_positions, 2.4),
     "attention": Picture("Without the scale a wide head sees one key", draw_attention),
-    "norm": Picture("Without the mean: equal. Without dividing: worse", draw_norm, 2.0),
+    "norm": Picture("Without the mean: equal. Without dividing: worse", draw_norm, 2.1),
     "wiring": Picture("Without x + f(x) all tokens become alike", draw_wiring),
     "initialization": Picture("A larger start helps GELU, not ReLU", draw_initialization, 1.7),
     "tying": Picture("A second matrix makes the loss worse", draw_tying),
@@ -297,7 +296,8 @@ def draw(name: str, inputs: Inputs) -> str:
         figure = Figure(figsize=(FIGURE_WIDTH, picture.height), layout="constrained", facecolor="white")
         axes = figure.subplots()
         picture.draw(axes, inputs)
-        axes.set_title(picture.title, loc="left", fontsize=11, fontweight="bold")
+        axes.set_xlabel(textwrap.fill(axes.get_xlabel(), 46))
+        figure.suptitle(textwrap.fill(picture.title, 46), x=0.01, ha="left", fontsize=10.5, fontweight="bold")
         return svg_file(figure)
 
 
