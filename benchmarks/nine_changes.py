@@ -277,7 +277,7 @@ PICTURES = {
     "wiring": Picture("Without x + f(x) all tokens become alike", draw_wiring),
     "initialization": Picture("A larger start helps GELU, not ReLU", draw_initialization, 1.7),
     "tying": Picture("A second matrix makes the loss worse", draw_tying),
-    "kv-heads": Picture("Half the cache for the same loss; a quarter: undecided", draw_kv_heads),
+    "kv-heads": Picture("Half the cache: same loss; a quarter: undecided", draw_kv_heads),
     "optimizer": Picture("Muon gets there in far fewer steps", draw_optimizer, 2.9),
 }
 
@@ -297,7 +297,7 @@ def draw(name: str, inputs: Inputs) -> str:
         axes = figure.subplots()
         picture.draw(axes, inputs)
         axes.set_xlabel(textwrap.fill(axes.get_xlabel(), 46))
-        figure.suptitle(textwrap.fill(picture.title, 46), x=0.01, ha="left", fontsize=10.5, fontweight="bold")
+        figure.suptitle(picture.title, x=0.01, ha="left", fontsize=10, fontweight="bold")
         return svg_file(figure)
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from generated import NINE, nine_inputs
+from whole_figures import check_figure
 
 import nine_changes  # isort: skip  (on the path that `generated` adds)
 
@@ -45,6 +46,13 @@ def test_every_section_has_its_picture_and_three_sentences() -> None:
         assert len(re.split(r"(?<=\.)\s+(?=[A-Z])", paragraphs[1])) == 3, name
         svg = (ROOT / f"docs/images/nine-{name}.svg").read_text(encoding="utf-8")
         assert nine_changes.PICTURES[name].title in svg and len(svg) < 20_000
+
+
+@pytest.mark.parametrize("name", NINE)
+def test_nothing_of_a_picture_is_cut(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a page for a phone, where a wider picture would have smaller text."""
+    monkeypatch.setattr(nine_changes, "svg_file", check_figure)
+    assert nine_changes.draw(name, nine_inputs()) == "whole"
 
 
 @pytest.mark.parametrize("heading", STATED)

@@ -3,6 +3,7 @@
 import json
 import re
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -16,8 +17,12 @@ from partwise.comparison.ledger.project import project_ledger
 from partwise.config import ConfigError
 from partwise.lessons.answers import ALPHA, answer_file, expected, find_value, judge, per_seed, read_answer
 from partwise.lessons.exercises import FOUR_GRAM
-from partwise.lessons.findings import picture_table
+from partwise.lessons.findings import draw_picture, picture_table
 from partwise.lessons.lesson import CHOOSING, SECTIONS, STORED, Quantity, all_lessons, find_lesson, with_listings
+from whole_figures import check_figure
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 course = lazy_module("partwise.lessons.course")
 run_comparison = lazy_module("partwise.ablation.run_comparison")
@@ -81,6 +86,30 @@ def test_a_listing_has_a_line_of_the_terminal_for_each_of_its_own(number: int) -
                 lesson_command.Markdown(block), lesson_command.console.options.update_width(80), pad=False
             )
             assert len(shown) == len(lines) + 2  # an empty line above and below
+
+
+@pytest.mark.parametrize("number", LESSONS)
+def test_nothing_of_a_figure_is_cut(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a page for a phone, where a wider figure would have smaller text."""
+    monkeypatch.setattr("partwise.plots.plotting.svg_file", check_figure)
+    for before in (False, True) if LESSONS[number].head.problem else (False,):
+        assert draw_picture(read_answer(LESSONS[number]), before) == "whole"
+
+
+def test_rows_of_one_change_have_one_color_and_their_mean_beside_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lesson 8: three rates of post-norm are one change; shares of 0 have no bar, and still a number."""
+    drawn: list[tuple[list[str], list[str]]] = []
+
+    def look(figure: "Figure") -> str:
+        [axes] = figure.axes
+        drawn.append(([str(bar.get_facecolor()) for bar in axes.patches], [each.get_text() for each in axes.texts]))
+        return ""
+
+    monkeypatch.setattr("partwise.plots.plotting.svg_file", look)
+    draw_picture(read_answer(LESSONS[8]), before=False)
+    [(colors, texts)] = drawn
+    assert colors[1] == colors[2] == colors[3] and len({colors[0], colors[1], colors[4]}) == 3
+    assert texts == ["1.00", "0.00", "0.40", "0.95", "0.00", "mean"]
 
 
 def test_numbers_have_a_screen_of_their_own(

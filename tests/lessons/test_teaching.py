@@ -25,7 +25,7 @@ def test_the_page_has_every_lesson() -> None:
     """With minutes and needs of its head, and the question of its exercise."""
     assert set(LESSONS) == set(NOTES) == set(CHECKS)
     text = "\n".join(overview([*LESSONS.values()]))
-    for number, lesson in LESSONS.items():
+    for lesson in LESSONS.values():
         [row] = [line for line in text.splitlines() if f"]({lesson.path.name})" in line]
         assert f"| {lesson.head.minutes:g} | {', '.join(map(str, lesson.head.needs))} |" in row
         assert lesson.sections["An exercise"] in text
