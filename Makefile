@@ -8,7 +8,7 @@ DOCS_STAMP := .venv/.docs-installed
 # without bytecode on disk, every worker and process of the tests compiles every file again
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup setup-locked demo lessons test test-all test-times wheel wheels test-combinations test-inductor test-accelerator test-distributed test-sanitized test-interop test-tokenizers test-statistics test-docs test-notebooks test-mutations test-planted test-tiers test-reliability test-wheel test-lowest test-newest docs generate check check-style check-types check-tests format clean bench bench-long bench-peers accelerator test-spawn test-without-posix
+.PHONY: setup setup-locked demo lessons test test-all test-times wheel wheels test-combinations test-inductor test-accelerator test-distributed test-sanitized test-interop test-tokenizers test-statistics test-docs test-notebooks test-mutations test-planted test-tiers test-reliability test-wheel test-lowest test-newest docs generate check check-style check-types check-tests format clean bench bench-long bench-peers accelerator test-spawn test-without-posix test-wheels
 
 setup: $(STAMP)
 
@@ -171,6 +171,16 @@ wheels: setup
 	test -x build/wheel-builder/bin/python || $(PYTHON) -m venv build/wheel-builder
 	build/wheel-builder/bin/python -m pip install $(QUIET) build hatchling ziglang==0.17.1
 	build/wheel-builder/bin/python wheels.py $(PLATFORM)
+
+# all wheels again from an empty folder, byte for byte; their symbols and signatures; their kernels for Windows in wine and for
+# aarch64 in qemu, on the threads of an OpenMP runtime (half an hour; apt-get install wine64 qemu-user g++-aarch64-linux-gnu)
+test-wheels: wheels
+	build/wheel-builder/bin/python -m pip install $(QUIET) lief==1.0.0
+	rm -rf build/wheels-again
+	ZIG_GLOBAL_CACHE_DIR=$(CURDIR)/build/wheels-again/zig build/wheel-builder/bin/python wheels.py --build build/wheels-again --dist build/wheels-again/dist
+	for wheel in build/wheels-again/dist/*.whl; do cmp $$wheel dist/$${wheel##*/} || exit 1; done
+	build/wheel-builder/bin/python tests/wheels/symbols.py build/wheels
+	PYTHONPATH=tests $(BIN)/python tests/wheels/calls.py build/wheel-builder/bin/python
 
 QUIET := --quiet --disable-pip-version-check --constraint constraints.txt
 fresh_env = rm -rf $(1) && $(PYTHON) -m venv $(1)

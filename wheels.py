@@ -1,7 +1,7 @@
 """Build the wheels: kernels compiled ahead for four platforms, and one wheel without. `make wheels [PLATFORM=linux-x86_64]`.
 
 The compiler is zig's, from the package index, which has the headers and libraries of every platform. Equal sources give
-equal files: what is compiled is kept below build/wheels by a hash of what it depends on.
+equal files: what is compiled is kept below --build by a hash of what it depends on.
 """
 
 import argparse
@@ -11,6 +11,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -18,8 +19,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent
 KERNELS = ROOT / "src" / "partwise" / "kernels"
-BUILD = ROOT / "build" / "wheels"
-FLAGS = ["-std=c++17", "-O3", "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math", "-shared", "-s"]
+FLAGS = ["-std=c++17", "-O3", "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math", "-c"]
+LINK = ["-shared", "-s"]
 EPOCH = "1577836800"  # the date in the archive: 2020
 LARGEST = 10 * 2**20  # bytes of a wheel
 EVERY_CPU = ("cpu", "openmp")
@@ -33,9 +34,10 @@ AMX = {"amx": (4, "x86_64_v4+avx512bf16+amx_tile+amx_bf16")}
 
 @dataclass(frozen=True)
 class Platform:
-    """A platform: zig's name of it, the tag of its wheel, and variant -> (level as cpu.cpp counts, zig's name of the CPU)."""
+    """A platform: zig's name of it and of its plainest CPU, the tag of its wheel, and variant -> (level, CPU)."""
 
     target: str
+    cpu: str
     tag: str
     suffix: str
     variants: dict[str, tuple[int, str]]
@@ -43,28 +45,31 @@ class Platform:
 
 
 PLATFORMS = {
-    "linux-x86_64": Platform("x86_64-linux-gnu.2.28", "manylinux_2_28_x86_64", ".so", AVX | AMX, ["-fPIC"]),
-    "linux-aarch64": Platform("aarch64-linux-gnu.2.28", "manylinux_2_28_aarch64", ".so", NEON, ["-fPIC"]),
-    "macos-arm64": Platform("aarch64-macos.12.0", "macosx_12_0_arm64", ".dylib", APPLE),
-    "windows-x86_64": Platform("x86_64-windows-gnu", "win_amd64", ".dll", AVX),
-    "any": Platform("", "any", "", {}),
+    "linux-x86_64": Platform("x86_64-linux-gnu.2.28", "x86_64", "manylinux_2_28_x86_64", ".so", AVX | AMX, ["-fPIC"]),
+    "linux-aarch64": Platform("aarch64-linux-gnu.2.28", "generic", "manylinux_2_28_aarch64", ".so", NEON, ["-fPIC"]),
+    "macos-arm64": Platform("aarch64-macos.12.0", "apple_m1", "macosx_12_0_arm64", ".dylib", APPLE),
+    "windows-x86_64": Platform("x86_64-windows-gnu", "x86_64", "win_amd64", ".dll", AVX),
+    "any": Platform("", "", "any", "", {}),
 }
 
 
-def compile_library(platform: Platform, cpu: str, name: str, output: Path) -> str:
-    """Compile a library unless it exists; the SHA-256 of its content."""
-    command = [sys.executable, "-m", "ziglang", "c++", *FLAGS, *platform.flags, "-target", platform.target]
-    command += [f"-mcpu={cpu}"] if cpu else []
+def compile_library(platform: Platform, cpu: str, name: str, build: Path, output: Path) -> str:
+    """Compile a library unless `build` has it; the SHA-256 of its content."""
+    zig = [sys.executable, "-m", "ziglang", "c++", "-target", platform.target]
+    compiling = [*zig, f"-mcpu={cpu}", *FLAGS, *platform.flags]
+    linking = [*zig, f"-mcpu={platform.cpu}", *LINK]  # libraries of the language are the same for every CPU
     texts = [path.read_text(encoding="utf-8") for path in (KERNELS / f"{name}.cpp", *sorted(KERNELS.glob("*.h")))]
-    key = hashlib.sha256("\0".join([*command[2:], zig_version(), *texts]).encode()).hexdigest()[:16]
-    kept = BUILD / "compiled" / f"{name}-{key}{platform.suffix}"
+    key = hashlib.sha256("\0".join([*compiling[1:], *linking[1:], zig_version(), *texts]).encode()).hexdigest()[:16]
+    kept = build / "compiled" / f"{name}-{key}{platform.suffix}"
     if not kept.exists():
         kept.parent.mkdir(parents=True, exist_ok=True)
         print(f"compiling {name}.cpp for {platform.target} {cpu}", flush=True)
-        partial = kept.with_name(f"partial-{kept.name}")
-        # a path in the library would be this machine's: the sources are named from their own folder
-        subprocess.run([*command, f"{name}.cpp", "-o", str(partial)], cwd=KERNELS, check=True)
-        partial.replace(kept)
+        with tempfile.TemporaryDirectory(dir=kept.parent) as folder:
+            # a path or a name in the library would be this machine's: files are named from their own folders
+            part, library = Path(folder, f"{name}.o"), f"{name}{platform.suffix}"
+            subprocess.run([*compiling, f"{name}.cpp", "-o", str(part)], cwd=KERNELS, check=True)
+            subprocess.run([*linking, part.name, "-o", library], cwd=folder, check=True)
+            Path(folder, library).replace(kept)
     output.parent.mkdir(parents=True, exist_ok=True)
     shutil.copyfile(kept, output)
     return hashlib.sha256(output.read_bytes()).hexdigest()
@@ -76,18 +81,17 @@ def zig_version() -> str:
     return version("ziglang")
 
 
-def compile_platform(platform: Platform, folder: Path) -> None:
-    """All libraries of a platform, and the file that lists them."""
+def compile_platform(platform: Platform, build: Path, folder: Path) -> None:
+    """All libraries of a platform, and the file that lists them, in `folder`."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     names = sorted(path.stem for path in KERNELS.glob("*.cpp") if path.stem not in EVERY_CPU)
-    baseline = "x86_64" if platform.target.startswith("x86_64") else next(iter(platform.variants.values()), (0, ""))[1]
-    wanted = [("", name, baseline) for name in EVERY_CPU if platform.variants]
+    wanted = [("", name, platform.cpu) for name in EVERY_CPU if platform.variants]
     wanted += [(variant, name, cpu) for variant, (_, cpu) in platform.variants.items() for name in names]
 
     def one(each: tuple[str, str, str]) -> str:
         variant, name, cpu = each
-        return compile_library(platform, cpu, name, folder / variant / f"{name}{platform.suffix}")
+        return compile_library(platform, cpu, name, build, folder / variant / f"{name}{platform.suffix}")
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         hashes = dict(zip([each[:2] for each in wanted], pool.map(one, wanted), strict=True))
@@ -106,9 +110,9 @@ def describe_variants(
         yield {"name": variant, "level": level, "build": build, "files": files}
 
 
-def build_wheel(name: str, dist: Path) -> Path:
-    folder = BUILD / name
-    compile_platform(PLATFORMS[name], folder)
+def build_wheel(name: str, build: Path, dist: Path) -> Path:
+    folder = build / name
+    compile_platform(PLATFORMS[name], build, folder)
     environment = {**os.environ, "PARTWISE_WHEEL": str(folder), "SOURCE_DATE_EPOCH": EPOCH}
     command = [sys.executable, "-m", "build", "--wheel", "--outdir", str(dist), str(ROOT)]
     subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL)
@@ -123,12 +127,15 @@ def build_wheel(name: str, dist: Path) -> Path:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("platforms", nargs="*", metavar="PLATFORM", help=f"default: all of {', '.join(PLATFORMS)}")
+    parser.add_argument(
+        "--build", type=Path, default=ROOT / "build" / "wheels", help="where compiled libraries are kept"
+    )
     parser.add_argument("--dist", type=Path, default=ROOT / "dist")
     options = parser.parse_args()
     if unknown := [name for name in options.platforms if name not in PLATFORMS]:
         parser.error(f"unknown platform {unknown[0]}: expected one of {', '.join(PLATFORMS)}")
     for name in options.platforms or PLATFORMS:
-        build_wheel(name, options.dist)
+        build_wheel(name, options.build.absolute(), options.dist)
 
 
 if __name__ == "__main__":

@@ -39,12 +39,16 @@ EXCLUDED = [
     "tests/kernels/test_prebuilt.py",
 ]  # of the allocator, and of the compiler itself
 RECORDED = {
-    "attention": ("ATTENTION", 1e-5),
-    "mlp": ("MLP_F32", 1e-5),
-    "cross_entropy": ("CROSS_ENTROPY BF16", 2**-8),
-    "bf16": ("ATTENTION_BF16 BF16", 2**-7),
+    "attention": ("attention", "ATTENTION", 1e-5),
+    "mlp": ("mlp", "MLP_F32", 1e-5),
+    "cross_entropy": ("cross_entropy", "CROSS_ENTROPY BF16", 2**-8),
+    "bf16": ("bf16", "ATTENTION_BF16 BF16", 2**-7),
+    "dropout": ("dropout", "DROPOUT", 1e-6),
+    "block": ("block", "BLOCKS=0", 1e-5),
+    "block in bfloat16": ("block", "BLOCKS=1", 2**-6),
+    "decoding": ("decoding", "DECODING", 0.0),
 }
-"""Kernels of which recorded.cpp calls the functions, its definitions, and the largest relative difference of rounding."""
+"""Calls of recorded.cpp: the kernel, its definitions, and the largest relative difference of rounding."""
 COMPILE = (
     "import sys; from pathlib import Path; from partwise.kernels import build; build.TIMEOUT = 900\n"
     "for path in sorted(Path(build.__file__).parent.glob('*.cpp')): build.load(path.stem, Path(sys.argv[1]))"
@@ -112,38 +116,45 @@ def check_aarch64() -> str:
     for program in (cross.split()[0], "qemu-aarch64-static"):
         if not shutil.which(program):
             return "not run: install g++-aarch64-linux-gnu and qemu-user-static"
-    source, folder = ROOT / "tests/kernels/recorded.cpp", ROOT / "build" / "recorded"
+    folder = ROOT / "build" / "recorded"
     folder.mkdir(parents=True, exist_ok=True)
     worst: dict[str, float] = {}
-    for kernel, (defined, bound) in RECORDED.items():
+    for call, (kernel, _, bound) in RECORDED.items():
         results = {}
         for machine, compiler in compilers.items():
-            binary = str(folder / f"{kernel}-{machine.replace(' ', '-')}")
-            command = [
-                *compiler.split(),
-                *FLAGS,
-                *(f"-D{name}" for name in defined.split()),
-                f'-DKERNEL="{kernel}.cpp"',
-            ]
-            subprocess.run([*command, f"-I{ROOT / 'src/partwise/kernels'}", str(source), "-o", binary], check=True)
-            run = [binary] if machine == "native" else ["qemu-aarch64-static", "-cpu", "max", binary]
-            results[machine] = subprocess.run(run, capture_output=True, text=True, check=True).stdout.splitlines()
+            binary = folder / f"{call}-{machine}".replace(" ", "-")
+            compile_recorded(call, [*compiler.split(), *FLAGS], binary)
+            run = [str(binary)] if machine == "native" else ["qemu-aarch64-static", "-cpu", "max", str(binary)]
+            results[machine] = subprocess.run(run, capture_output=True, text=True, check=True).stdout
         for machine in list(compilers)[1:]:
-            errors = [0.0]
-            for ours, theirs in zip(results["native"], results[machine], strict=True):
-                (name, *a), (other, *b) = ours.split(" "), theirs.split(" ")
-                expected, found = np.array(a, float), np.array(b, float)
-                if name != other or len(a) != len(b) or not np.isfinite(expected).all():
-                    raise subprocess.CalledProcessError(
-                        1, kernel, f"{kernel}: {name} has other values or not finite ones"
-                    )
-                errors.append(float(np.max(np.abs(found - expected)) / max(1e-30, np.max(np.abs(expected)))))
-            worst[f"{kernel} on {machine}"] = max(errors)
-            if not max(errors) <= bound or len(errors) < 10:
-                raise subprocess.CalledProcessError(
-                    1, kernel, f"{kernel} on {machine} differs by {max(errors):.1e} (at most {bound:.1e})"
-                )
+            worst[f"{call} on {machine}"] = difference(
+                f"{kernel} on {machine}", results["native"], results[machine], bound
+            )
     return "largest difference, relative to the largest value: " + ", ".join(f"{k} {v:.1e}" for k, v in worst.items())
+
+
+def compile_recorded(call: str, compiler: list[str], binary: Path) -> None:
+    """Compile the program that makes this call; raises CalledProcessError."""
+    kernel, defined, _ = RECORDED[call]
+    definitions = [f"-D{name}" for name in defined.split()] + [f'-DKERNEL="{kernel}.cpp"']
+    source = str(ROOT / "tests/kernels/recorded.cpp")
+    subprocess.run(
+        [*compiler, *definitions, f"-I{ROOT / 'src/partwise/kernels'}", source, "-o", str(binary)], check=True
+    )
+
+
+def difference(what: str, native: str, other: str, bound: float) -> float:
+    """The largest difference between what two programs printed, relative to the largest value; raises CalledProcessError."""
+    errors = [0.0]
+    for ours, theirs in zip(native.splitlines(), other.splitlines(), strict=True):
+        (name, *a), (other_name, *b) = ours.split(" "), theirs.split(" ")
+        expected, found = np.array(a, float), np.array(b, float)
+        if name != other_name or len(a) != len(b) or not np.isfinite(expected).all():
+            raise subprocess.CalledProcessError(1, what, f"{what}: {name} has other values or not finite ones")
+        errors.append(float(np.max(np.abs(found - expected)) / max(1e-30, np.max(np.abs(expected)))))
+    if not max(errors) <= bound or len(errors) < 10:
+        raise subprocess.CalledProcessError(1, what, f"{what} differs by {max(errors):.1e} (at most {bound:.1e})")
+    return max(errors)
 
 
 def main(names: list[str]) -> int:

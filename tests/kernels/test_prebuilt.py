@@ -6,9 +6,12 @@ import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch
 
+from partwise.compute.backends import decoding
 from partwise.kernels import build, library, prebuilt
 
 FLAGS = {1: ("avx2", "fma", "f16c", "bmi1", "bmi2"), 2: ("avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl")}
@@ -78,6 +81,50 @@ def test_a_wheel_without_kernels_compiles_none(wheel: Path) -> None:
     with pytest.raises(prebuilt.PrebuiltError, match="this wheel has no kernels"):
         prebuilt.load(KERNEL)
     assert prebuilt.named_build("plainplain") == ""
+
+
+class Runtime:
+    """torch's OpenMP runtime for Windows, loaded by its path."""
+
+    def __init__(self, path: str) -> None:
+        assert Path(path) == Path(torch.__file__).parent / "lib" / "libiomp5md.dll"
+        self.omp_get_thread_num = ctypes.CFUNCTYPE(ctypes.c_int)(lambda: 0)
+        self.omp_get_num_threads = ctypes.CFUNCTYPE(ctypes.c_int)(lambda: 1)
+        found.append(self)
+
+
+found: list[Runtime] = []
+
+
+@pytest.fixture
+def windows(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    functions = (library.openmp_parallel, library.openmp_functions)
+    for each in functions:
+        each.cache_clear()
+    monkeypatch.setattr(library, "sys", SimpleNamespace(platform="win32"))
+    monkeypatch.setattr(library, "ctypes", SimpleNamespace(**{**vars(ctypes), "CDLL": Runtime}))
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    yield
+    for each in functions:
+        each.cache_clear()
+
+
+def test_on_windows_decoding_asks_the_same_runtime_which_thread_it_is(windows: None) -> None:
+    addresses = decoding.openmp_functions()
+    runtime = found[-1]
+    assert addresses == (library.address(runtime.omp_get_thread_num), library.address(runtime.omp_get_num_threads))
+
+
+def test_one_thread_never_happens_without_a_word(windows: None, capsys: pytest.CaptureFixture[str]) -> None:
+    assert library.openmp_parallel() is None  # this runtime has no functions for threads
+    assert "the C++ kernels run on one thread: torch's OpenMP runtime is not found" in capsys.readouterr().err
+    library.ctypes.CDLL = refuse
+    assert decoding.openmp_functions() == (None, None)
+    assert "the C++ kernels run on one thread: torch's OpenMP runtime is not found" in capsys.readouterr().err
+
+
+def refuse(path: str) -> Runtime:
+    raise OSError("no such file")
 
 
 def test_threads_by_the_interface_of_llvms_runtime(tmp_path: Path) -> None:

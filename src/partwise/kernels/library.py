@@ -78,26 +78,46 @@ _reported: set[str] = set()
 """The reasons already printed: without a compiler, all kernels are unavailable for the same one."""
 
 
+def openmp_runtime() -> ctypes.CDLL:
+    """torch's own OpenMP runtime: a second one's threads would compete for the cores. Raises OSError."""
+    if sys.platform == "win32":
+        return ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libiomp5md.dll"))
+    return ctypes.CDLL(torch._C.__file__)  # a lookup through it finds the runtime that torch links, even if others are loaded
+
+
 @lru_cache
 def openmp_parallel() -> int | None:
-    """The address of GOMP_parallel in torch's own OpenMP runtime: a second runtime's threads would compete for the cores."""
+    """The address of GOMP_parallel; None, with a word on stderr, if only one thread can run."""
     try:
-        if sys.platform == "win32":
-            return kmpc_parallel(ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libiomp5md.dll")))
-        # a lookup through torch's module finds the runtime that torch links, even if others are loaded
-        return address(ctypes.CDLL(torch._C.__file__).GOMP_parallel)
+        runtime = openmp_runtime()
+        return kmpc_parallel(runtime) if sys.platform == "win32" else address(runtime.GOMP_parallel)
     except (OSError, AttributeError) as error:
-        if torch.get_num_threads() > 1:
-            print_message(f"the C++ kernels run on one thread: torch's OpenMP runtime is not found ({error})")
+        report_one_thread(error)
         return None
+
+
+@lru_cache
+def openmp_functions() -> tuple[int | None, int | None]:
+    """The addresses of omp_get_thread_num and omp_get_num_threads; None if only one thread can run, as `openmp_parallel`."""
+    try:
+        runtime = openmp_runtime()
+        return address(runtime.omp_get_thread_num), address(runtime.omp_get_num_threads)
+    except (OSError, AttributeError) as error:
+        report_one_thread(error)
+        return None, None
+
+
+def report_one_thread(error: Exception) -> None:
+    if torch.get_num_threads() > 1:
+        print_message(f"the C++ kernels run on one thread: torch's OpenMP runtime is not found ({error})")
 
 
 def kmpc_parallel(runtime: ctypes.CDLL) -> int | None:
-    """The address of a function like GOMP_parallel, by the interface of a runtime that lacks it; None without our library."""
+    """The address of a function like GOMP_parallel, by the interface of a runtime that lacks it. Raises OSError."""
     names = ("__kmpc_fork_call", "__kmpc_push_num_threads", "__kmpc_global_thread_num")
     functions = [ctypes.c_void_p(address(getattr(runtime, name))) for name in names]
     if (library := load_library("openmp")) is None:
-        return None
+        raise OSError("the library openmp is missing")
     library.set_runtime(*functions)
     return address(library.parallel)
 

@@ -6,7 +6,6 @@ are float32. `unsupported_reason` names what the kernel does not support.
 
 import ctypes
 from collections.abc import Callable, Iterable
-from functools import lru_cache
 from typing import Any
 
 import torch
@@ -27,7 +26,7 @@ from partwise.kernels.decoding_weights import (
     pointer_array,
     round_up,
 )
-from partwise.kernels.library import openmp_parallel
+from partwise.kernels.library import openmp_functions, openmp_parallel
 from partwise.kernels.mlp import ACTIVATIONS
 from partwise.kernels.threads import kernel_threads
 from partwise.model import Transformer
@@ -300,15 +299,3 @@ def norm_descriptor(weights: PackedWeights, layer: Any) -> CNorm:
     kind = LAYER_NORM if isinstance(layer, nn.LayerNorm) else RMS_NORM
     weight = 1 + layer.weight if isinstance(layer, UnitOffsetRMSNormLayer) else layer.weight
     return CNorm(kind, weights.float_pointer(weight), weights.float_pointer(getattr(layer, "bias", None)), layer.eps)
-
-
-@lru_cache
-def openmp_functions() -> tuple[int | None, int | None]:
-    """Addresses of omp_get_thread_num and omp_get_num_threads in the OpenMP runtime that torch uses."""
-    try:
-        loaded = ctypes.CDLL(torch._C.__file__)
-        functions = loaded.omp_get_thread_num, loaded.omp_get_num_threads
-    except (OSError, AttributeError):
-        return None, None
-    thread_num, num_threads = (ctypes.cast(function, ctypes.c_void_p).value for function in functions)
-    return thread_num, num_threads
