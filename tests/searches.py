@@ -4,10 +4,13 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
+import pytest
 from typer.testing import CliRunner, Result
 
 from partwise.any_code.open_search import open_search
-from partwise.any_code.search import OpenSearch
+from partwise.any_code.search_settings import SearchSettings
+from partwise.comparison.search.answer import Tried
+from partwise.comparison.search.rule import Design
 
 TRAIN = """\
 . ./settings.sh
@@ -24,8 +27,10 @@ def git(*words: str) -> str:
     return subprocess.run(["git", *identity, *words], check=True, capture_output=True, text=True).stdout.strip()
 
 
-def make_repository(folder: Path) -> None:
-    """The start, on main. Each run adds its seed to the file `ran` of the folder."""
+def make_repository(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The start, on main, and a rule of few runs. Each run adds its seed to the file `ran` of the folder."""
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(SearchSettings, "design", Design(pool=4, promotion=3))
     git("init", "--quiet", "--initial-branch=main")
     (folder / "train.sh").write_text(TRAIN)
     (folder / "settings.sh").write_text("GAIN=0\nFAIL=\n")
@@ -33,6 +38,7 @@ def make_repository(folder: Path) -> None:
     (folder / ".gitignore").write_text("runs\nran\n*.patch\n")
     git("add", ".")
     git("commit", "--quiet", "--message=the start")
+    return folder
 
 
 def command(folder: Path) -> str:
@@ -58,7 +64,7 @@ def ran(folder: Path) -> list[int]:
     return [int(line) for line in file.read_text().split()] if file.exists() else []
 
 
-def answer(folder: Path, candidate: str, **others: object) -> object:
+def answer(folder: Path, candidate: str, **others: object) -> Tried:
     with open_search("s", settings(folder, **others), METRIC) as opened:
         return opened.answer(candidate, "", again=False)
 
@@ -71,18 +77,3 @@ def try_(*words: str) -> Result:
 
 def words(folder: Path, *more: str) -> Sequence[str]:
     return ["--search", "s", "--command", command(folder), "--metric", METRIC["pattern"], "--minutes", "0.1", *more]
-
-
-__all__ = [
-    "METRIC",
-    "OpenSearch",
-    "answer",
-    "command",
-    "commit",
-    "git",
-    "make_repository",
-    "ran",
-    "settings",
-    "try_",
-    "words",
-]

@@ -127,10 +127,8 @@ def is_outside(path: str) -> bool:
     )
 
 
-def make_candidate(
-    given: Given, repository: Repository, best: Candidate, fixed: Sequence[str], ref: str = ""
-) -> Candidate:
-    """The commit and command to try against the best; `ref` keeps the commit. Raises ConfigError."""
+def make_candidate(given: Given, repository: Repository, best: Candidate, fixed: Sequence[str]) -> Candidate:
+    """The commit and command to try against the best. Raises ConfigError."""
     commit, command = best.commit, best.command
     if given.kind == "command":
         command = given.content
@@ -148,13 +146,13 @@ def make_candidate(
             index.restore(best.commit, fixed)
             restored = index.tree()
             if restored != tree:
-                notes = (f"its changes to fixed files are left out ({', '.join(fixed)})",)
+                notes = (f"its changes to fixed files ({', '.join(fixed)}) are left out",)
             tree = restored
     if given.kind == "commit":
         if tree != repository.tree_of(commit):
             commit = repository.commit_tree(tree, commit)
         if not repository.contains(given.content, best.commit) and tree != repository.tree_of(best.commit):
-            notes += ("it is not based on the best: what it lacks of that is part of the change",)
+            notes += ("it does not build on the best, so keeping it would drop what was kept before",)
     elif tree != repository.tree_of(best.commit):
         commit = repository.commit_tree(tree, best.commit)
     check_modes(repository, best.commit, commit, given.text)
@@ -164,8 +162,6 @@ def make_candidate(
             f"{': ' + notes[0] if notes else ''}; changes that are not committed are not tried: commit them, or give "
             "`git diff` as a patch"
         )
-    if ref:
-        repository.keep(ref, commit)
     return Candidate(commit, command, notes)
 
 
@@ -200,7 +196,7 @@ def check_fixed(repository: Repository, commit: str, fixed: Sequence[str]) -> tu
 
 @dataclass(frozen=True)
 class Index:
-    """An index of git beside the user's own, which stays as it is."""
+    """An index of git apart from the user's own."""
 
     repository: Repository
     path: Path

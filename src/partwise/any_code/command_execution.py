@@ -169,7 +169,8 @@ class Evaluation:
         folder, worktree = trained.folder / EVALUATION, Path(self.place["worktree"])
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
-        repository.remove_worktree(worktree)
+        if worktree.exists():
+            repository.remove_worktree(worktree)
         cwd = repository.add_worktree(worktree, self.place["commit"], self.place["share"], self.place["setup"])
         files = ResultFiles(folder, trained.output, cwd, trained.values, [metric])
         files.start("evaluation")

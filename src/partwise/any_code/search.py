@@ -60,7 +60,7 @@ class OpenSearch:
             if number == 0 and outcomes[0].value is None and pool.best == 0:
                 raise ConfigError(
                     f"the start, {self.folder.settings.start}, failed: {outcomes[0].reason}; its output is in "
-                    f"{pool.folder / 'run-0'}: give all settings again to start anew"
+                    f"{pool.folder / 'run-0'}: fix it, and give all settings again"
                 )
         values = {each.seed: each.value for each in outcomes if each.value is not None}
         check_pool(Pool(tuple(values.values())), design)
@@ -94,8 +94,10 @@ class OpenSearch:
                 f"try {unfinished.tried.number} ({show(unfinished.tried.given)}) has not ended: give its command again to "
                 "continue, or add --abandon"
             )
+        attempt = unfinished or self.make(given)  # raises before the best is repeated
         self.repeat_best()
-        attempt = unfinished or self.begin(given, description)
+        if isinstance(attempt, Candidate):
+            attempt = self.begin(given, attempt, description)
         for note in attempt.tried.notes:
             self.tell(f"note: {note}")
         ended = self.folder.end_try(self.judge(attempt))
@@ -110,12 +112,15 @@ class OpenSearch:
         same = [each for each in self.folder.tries if each.key == given.key]
         return next((each for each in reversed(same) if best in (each.tried.against, each.tried.number)), None)
 
-    def begin(self, given: Given, description: str) -> TryFolder:
-        """Make the candidate and record it, before its first run. Raises ConfigError."""
+    def make(self, given: Given) -> Candidate:
+        """The commit and the command to run. Raises ConfigError."""
+        fixed = self.folder.settings.fixed_paths(self.repository)
+        return make_candidate(given, self.repository, self.folder.best_candidate, fixed)
+
+    def begin(self, given: Given, candidate: Candidate, description: str) -> TryFolder:
+        """Record a candidate before its first run. Raises ConfigError."""
         folder, number = self.folder, len(self.folder.tries) + 1
-        fixed = folder.settings.fixed_paths(self.repository)
-        ref = f"refs/partwise/{folder.name}/{number}"
-        candidate = make_candidate(given, self.repository, folder.best_candidate, fixed, ref)
+        self.repository.keep(f"refs/partwise/{folder.name}/{number}", candidate.commit)
         tried = Tried(
             number=number,
             kind=given.kind,

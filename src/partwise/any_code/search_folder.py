@@ -4,6 +4,7 @@ Every file is written once and at once, in the order in which things happen, and
 killed process leaves a beginning, which the next one continues.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -13,7 +14,7 @@ from partwise.any_code.candidates import Candidate
 from partwise.any_code.search_settings import SearchSettings
 from partwise.comparison.results.value import read_json
 from partwise.comparison.search.answer import Best, SearchState, Tried
-from partwise.comparison.search.rule import Pool, Search
+from partwise.comparison.search.rule import Action, Pool, Search
 from partwise.comparison.stats.samples import mean, sd
 from partwise.config import ConfigError
 from partwise.drafts import make_folder
@@ -27,7 +28,7 @@ SEARCH_FILE, POOL_FILE, REPEATS_FILE, TRY_FILE, ANSWER_FILE = (
 POOLS, TRIES, WORKTREES = "pools", "tries", "worktrees"
 
 SEEDS = 100
-"""Each pool and each try has so many seeds of its own."""
+"""The number of seeds that belong to each pool and each try."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,8 @@ class TryFolder:
     first_seed: int
     started: int | None
     """The number of its record in the ledger."""
+    pool: int
+    """The number of the pool that it is judged against."""
 
     @property
     def finished(self) -> bool:
@@ -119,16 +122,14 @@ class SearchFolder:
 
     def known(self) -> Search:
         """What the rule needs to judge a candidate. The pool of the present best must be complete."""
-        pool = Pool(())
-        for each in self.pools:
-            if each.repeats:
-                pool = Pool(each.values) if each.fresh else pool.replaced(each.values)
-        tests, discoveries = 0, list[int]()
-        for tried in (each.tried for each in self.tries if each.finished):
-            tests += tried.tested
-            if tried.decision == "keep":
-                discoveries.append(tests)
-        return Search(pool, tests, tuple(discoveries))
+        found = Search(Pool(()))
+        for number, pool in enumerate(self.pools):
+            if pool.repeats:
+                before = Pool(()) if pool.fresh else found.pool
+                found = replace(found, pool=Pool(pool.values, before.squares, before.df))
+            for tried in (each.tried for each in self.tries if each.pool == number and each.finished):
+                found = found.ended(values_of(tried), action_of(tried))
+        return found
 
     def state(self, answer: Tried | None = None, notes: tuple[str, ...] = ()) -> SearchState:
         best, pool = self.best_candidate, self.pool
@@ -182,7 +183,13 @@ class SearchFolder:
         folder = self.path / TRIES / str(tried.number)
         write_once(
             folder / TRY_FILE,
-            {"tried": tried.to_dict(), "key": key, "first_seed": self.next_seed, "started": started},
+            {
+                "tried": tried.to_dict(),
+                "key": key,
+                "first_seed": self.next_seed,
+                "started": started,
+                "pool": len(self.pools) - 1,
+            },
         )
         self.tries.append(read_try(folder))
         return self.tries[-1]
@@ -238,7 +245,20 @@ def read_try(folder: Path) -> TryFolder:
         stored.text("key"),
         stored.whole("first_seed"),
         stored["started"],
+        stored.whole("pool"),
     )
+
+
+def values_of(tried: Tried) -> list[float]:
+    """The values of its runs; nan for one that failed."""
+    return [math.nan if value is None else value for value in tried.values]
+
+
+def action_of(tried: Tried) -> Action:
+    """How the rule ended it."""
+    assert tried.decision != "unfinished"
+    failed = None in tried.values
+    return Action(kind=tried.decision, reason="failure" if failed else "test", tested=tried.tested)
 
 
 def write_once(path: Path, content: Mapping[str, Any]) -> None:

@@ -48,7 +48,6 @@ class SearchRuns:
         trial = prepare_trial(folder, what, seed, job, COMMANDS, place)
         if not trial.finished:
             try:
-                self.repository.remove_worktree(worktree)  # of a process that was killed
                 self.repository.add_worktree(worktree, candidate.commit, self.settings.share, self.settings.setup)
                 with LocalExecutor(1, executed_by=COMMANDS) as executor, contextlib.suppress(NoValuesError):
                     run_trials(executor, [trial], lambda: None)

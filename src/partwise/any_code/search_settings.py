@@ -17,8 +17,8 @@ from partwise.config import Config, ConfigError
 from partwise.config.yaml import show
 
 OVERRUN = 3
-"""A run that takes so many times its minutes is ended and counts as failed: a program keeps its own budget, but starts and
-compiles outside it."""
+"""A run is ended, and has failed, after this multiple of its minutes: programs keep their own budget, and start and compile
+outside it."""
 
 
 class SearchSettings(Config):

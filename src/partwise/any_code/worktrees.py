@@ -100,7 +100,8 @@ class Repository:
         """Check out a commit into `folder`, link what is shared, run the setup once; returns where commands run."""
         folder = folder.resolve()
         if not (folder / READY).exists():
-            self.remove_worktree(folder)
+            if folder.exists():
+                self.remove_worktree(folder)
             folder.parent.mkdir(parents=True, exist_ok=True)
             done = run_git(self.root, "worktree", "add", "--detach", "--force", str(folder), commit)
             if done.returncode:
@@ -131,9 +132,9 @@ class Repository:
         """Remove a worktree, also one that was interrupted."""
         if sys.platform == "win32":
             windows.remove_junctions(folder)  # else what they lead to could be removed
-        git(self.root, "worktree", "remove", "--force", str(folder))
-        shutil.rmtree(folder, ignore_errors=True)
-        git(self.root, "worktree", "prune")
+        if git(self.root, "worktree", "remove", "--force", str(folder)) is None:
+            shutil.rmtree(folder, ignore_errors=True)
+            git(self.root, "worktree", "prune")
 
 
 def run_setup(setup: str, cwd: Path) -> None:

@@ -19,7 +19,7 @@ from partwise.messages import format_duration, quantity
 STATUS = {"keep": MET, "discard": NOT_MET, "undecided": UNDECIDED}
 MARKS = {"keep": ("✓", "green"), "discard": ("✕", "red"), "undecided": ("?", "yellow"), "unfinished": ("…", "yellow")}
 
-ONE_AT_A_TIME = "runs go one at a time: a budget of time is the same for all only if nothing else runs on this machine"
+ONE_AT_A_TIME = "runs go one at a time: a time budget is fair only if nothing else uses this machine"
 
 
 def run_try(
