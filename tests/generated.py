@@ -196,6 +196,7 @@ FILES: dict[str, Callable[[], str]] = {
     "docs/verdict.schema.json": lambda: schema("verdict"),
     "docs/target.schema.json": lambda: schema("target"),
     "docs/try.schema.json": lambda: schema("try"),
+    "docs/search.schema.json": lambda: schema("search"),
     "docs/against-a-target.md": target_page,
     "docs/images/speed.svg": speed_chart,
     "docs/images/speed-avx2.svg": lambda: speed_chart("benchmarks-avx2"),

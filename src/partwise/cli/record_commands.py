@@ -27,6 +27,14 @@ def verdict(
     target: Annotated[
         float | None, typer.Option(help="Judge every entry against this number; one arm is enough, and no seeds.")
     ] = None,
+    search: Annotated[
+        bool,
+        typer.Option(
+            "--search",
+            metavar=FLAG,
+            help="The file is the results.tsv of a search: how many of its keeps would chance explain?",
+        ),
+    ] = False,
     rule: Annotated[
         str | None,
         typer.Option("--rule", metavar="NAME", help="The target of a contest: modded-nanogpt, parameter-golf, ..."),
@@ -47,7 +55,7 @@ def verdict(
         ),
     ] = None,
     sd_source: Annotated[
-        str | None, typer.Option("--sd-source", metavar="TEXT", help="--target: where --known-sd comes from.")
+        str | None, typer.Option("--sd-source", metavar="TEXT", help="--target, --search: where --known-sd comes from.")
     ] = None,
     higher_is_better: Annotated[
         bool, typer.Option("--higher-is-better", metavar=FLAG, help="Higher values are better.")
@@ -86,7 +94,7 @@ def verdict(
 ) -> None:
     """Judge existing results: differences, confidence intervals and verdicts.
 
-    With --target: whether each entry reaches a number that was fixed in advance.
+    With --target: whether each entry reaches a number that was fixed in advance. With --search: what chance would have kept.
 
     Judge once: a file that grows and is judged again at 4, 8, 16 and 32 seeds has a false difference in 15% of cases. Give
     --judged from the second time on, or plan the looks (compare --looks).
@@ -100,30 +108,34 @@ def verdict(
             "sd_source": sd_source,
             "record": record,
         }
+        of_arms: dict[str, Any] = {
+            "margin": margin,
+            "baseline": baseline,
+            "judged": judged,
+            "failure": failure,
+            "unpaired": unpaired or None,
+            "run-names": run_names,
+            "take": take,
+            "metric": metric if metric != "value" else None,
+        }
+        shared: dict[str, Any] = {
+            "known_sd": known_sd,
+            "higher_is_better": higher_is_better,
+            "columns": columns,
+            "as_json": as_json,
+        }
+        if search:
+            given = {**of_arms, "target": target, "rule": rule, **of_target, "sd_source": None}
+            refuse_others(given, "is not for a results.tsv: leave it out, or --search")
+            from partwise.cli.commands.search_audit import audit_search
+
+            audit_search(file, sd_source=sd_source, **shared)
+            return
         if target is not None or rule is not None:
-            given = {
-                "margin": margin,
-                "baseline": baseline,
-                "judged": judged,
-                "failure": failure,
-                "unpaired": unpaired or None,
-                "run-names": run_names,
-                "take": take,
-                "metric": metric if metric != "value" else None,
-            }
-            refuse_others(given, "is for comparing arms: leave it out, or --target")
+            refuse_others(of_arms, "is for comparing arms: leave it out, or --target")
             from partwise.cli.commands.target import judge_target
 
-            judge_target(
-                file,
-                target=target,
-                rule=rule,
-                known_sd=known_sd,
-                higher_is_better=higher_is_better,
-                columns=columns,
-                as_json=as_json,
-                **of_target,
-            )
+            judge_target(file, target=target, rule=rule, **shared, **of_target)
             return
         refuse_others(of_target, "is about a target: give --target, such as --target 3.28")
         from partwise.cli.commands.verdict import judge_file
@@ -131,17 +143,14 @@ def verdict(
         judge_file(
             file,
             margin=margin,
-            higher_is_better=higher_is_better,
             baseline=baseline,
             judged=judged,
             failure=failure,
             paired=not unpaired,
             metric=metric,
-            known_sd=known_sd,
-            columns=columns,
             run_names=run_names,
             take=take,
-            as_json=as_json,
+            **shared,
         )
     finally:
         gc.enable()

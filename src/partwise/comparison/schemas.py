@@ -1,4 +1,5 @@
 """The JSON Schemas, in docs/: `verdict --json`, with and without a target, `try --json`, `results.json` and certificates."""
+"""The JSON Schemas of `verdict --json`, alone, of a target and of a search, `results.json` and certificates, in docs/."""
 
 import json
 from typing import Any, Literal
@@ -8,6 +9,7 @@ from pydantic import BaseModel, ConfigDict
 from partwise.comparison.certificate.certificate import Certificate
 from partwise.comparison.results import Results
 from partwise.comparison.search.answer import SearchState
+from partwise.comparison.search.audit import Audit
 from partwise.comparison.stats.effect import Effect
 from partwise.comparison.targets.contests import Rule
 from partwise.comparison.targets.target import Entry, Target
@@ -37,6 +39,17 @@ class TargetDocument(BaseModel):
     read: str | None
 
 
+class SearchDocument(BaseModel):
+    """What `partwise verdict --search --json` prints."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    question: Literal["search"]
+    search: Audit
+    notes: tuple[str, ...]
+    read: str
+
+
 HASH = {"description": "The hash of all other keys, in the file alone.", "title": "Sha256", "type": "string"}
 
 
@@ -50,6 +63,8 @@ def target_schema() -> str:
 
 def try_schema() -> str:
     return schema_text(SearchState.model_json_schema())
+def search_schema() -> str:
+    return schema_text(SearchDocument.model_json_schema(mode="serialization"))
 
 
 def results_schema() -> str:
