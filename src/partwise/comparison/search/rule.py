@@ -28,15 +28,15 @@ Reason = Literal["first run", "screen", "failure", "hopeless", "test", "better",
 class Design:
     """How a search tries its candidates. Raises ConfigError for settings that do not fit."""
 
-    pool: int = 12
+    pool: int = 16
     """Repeats of the first best, before the first candidate."""
     promotion: int = 8
     """Fresh repeats of a candidate that is kept, which become the pool."""
-    screen: float = 0.4
+    screen: float = 0.3
     """A candidate ends after its first run if the one-sided p of "not better" exceeds this."""
-    futility: float = 0.3
+    futility: float = 0.35
     """The same limit after every later run."""
-    looks: tuple[int, ...] = (4, 7, 10)
+    looks: tuple[int, ...] = (3, 6, 10)
     """Test runs, those after the first one, at which a candidate may be kept."""
     shares: tuple[float, ...] = (0.2, 0.3, 0.5)
     """The share of the level that each look spends."""
@@ -50,12 +50,12 @@ class Design:
                 raise ConfigError(f"{name}={count}: expected 2 repeats of the best or more, which measure the noise")
         for name, limit in (("screen", self.screen), ("futility", self.futility)):
             if not 0 < limit <= 1:
-                raise ConfigError(f"{name}={limit:g}: expected a p from 0 to 1, such as 0.4")
+                raise ConfigError(f"{name}={limit:g}: expected a p from 0 to 1, such as 0.3")
         if not 0 < self.alpha < 1:
             raise ConfigError(f"alpha={self.alpha:g}: expected an error probability between 0 and 1, such as 0.05")
         ascending = all(early < late for early, late in zip(self.looks, self.looks[1:], strict=False))
         if not self.looks or self.looks[0] < 1 or not ascending:
-            raise ConfigError(f"looks={self.looks}: expected ascending numbers of runs, such as (4, 7, 10)")
+            raise ConfigError(f"looks={self.looks}: expected ascending numbers of runs, such as (3, 6, 10)")
         if len(self.shares) != len(self.looks) or min(self.shares) <= 0 or sum(self.shares) > 1 + 1e-9:
             raise ConfigError(f"shares={self.shares}: expected a positive share for each look, with a sum of 1 or less")
 
