@@ -41,6 +41,7 @@ LAYERS = [
     "comparison.report",
     "comparison",
     "any_code",
+    "classroom",
     "tensor_files",
     "kernels",
     "parts.roles",
@@ -187,6 +188,7 @@ BARE_READS = {
         "os.open(path, os.O_RDWR if sys.platform == 'win32' else os.O_RDONLY)",
     ),  # what was just written, to sync it
     ("comparison.trials.claims", "os.open(mine.path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 420)"),  # only a new file
+    ("classroom.files", "archive.open(entry)"),  # a member of a zip file in memory
     # files of the package
     ("lessons.answers", "answer_file(lesson).read_text(encoding='utf-8')"),
     ("lessons.answers", "path.read_text(encoding='utf-8')"),

@@ -21,7 +21,7 @@ def write_hashed(path: Path, content: dict[str, Any]) -> None:
     write_json(path, {**content, "sha256": digest(content)})
 
 
-def check_hash(content: Mapping[str, Any], sha256: Any, path: Path, remedy: str) -> None:
+def check_hash(content: Mapping[str, Any], sha256: Any, path: Path | str, remedy: str) -> None:
     """Compare a file's other keys with the hash that `write_hashed` added. Raises ConfigError if it differs or is missing."""
     if sha256 != digest(content):
         changed = "lacks its hash" if sha256 is None else "was changed after it was written"

@@ -1,4 +1,4 @@
-"""The three modes of `compare`: each lists its own options and refuses those of the others."""
+"""The four modes of `compare`: each lists its own options and refuses those of the others."""
 
 import sys
 from pathlib import Path
@@ -43,12 +43,13 @@ def compare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
 def test_the_modes_are_listed(compare) -> None:  # type: ignore[no-untyped-def]
     status, out, _ = compare("--help")
     assert status == 0 and len(out.splitlines()) <= 24
-    assert out.splitlines()[:3] == [
+    assert out.splitlines()[:4] == [
         "Usage: partwise compare [OPTIONS] PRESET [OVERRIDES...]",
         "       partwise compare [OPTIONS] FILE.yaml",
         "       partwise compare --refs [OPTIONS] COMMITS...",
+        "       partwise compare [OPTIONS] COURSE.yaml [OVERRIDES...]",
     ]
-    assert out.splitlines()[-1].endswith("partwise compare --help preset (or file, refs)")
+    assert out.splitlines()[-1].endswith("partwise compare --help preset (or file, refs, course)")
     assert compare() == (2, out, "")
     assert compare("--help", "--seeds", "3") == (0, out, "")
 
@@ -78,7 +79,7 @@ def test_help_has_the_options_of_one_mode(compare, mode: str, line: list[str], o
         (["model.yaml", "--allow-changes"], "of `compare FILE.yaml` or `compare --refs`, not of `compare PRESET`"),
         (["--retry-failed", "mingpt", "ffn=swiglu"], "or `compare --refs`, not of `compare PRESET`"),
         (["e.yaml", "--arm", "x=2"], "--arm is an option of `compare PRESET`, not of `compare FILE.yaml`"),
-        (["--import", "x.py", "e.yaml"], "--import is an option of `compare PRESET`, not of `compare FILE.yaml`"),
+        (["--import", "x.py", "e.yaml"], "`compare PRESET` or `compare COURSE.yaml`, not of `compare FILE.yaml`"),
         (["e.yaml", "--higher-is-better"], "--higher-is-better is an option of `compare --refs`, not of"),
         (["e.yaml", "--metric", "loss"], "--metric is an option of `compare PRESET` or `compare --refs`, not of"),
         (["e.yaml", "--design", "paired", "--tuned-only"], "--tuned-only is an option of `compare PRESET`, not of"),
@@ -88,7 +89,7 @@ def test_help_has_the_options_of_one_mode(compare, mode: str, line: list[str], o
         (["mingpt", "ffn=swiglu", "--seeds", "3", "--looks", "2,4"], "--seeds 3 --looks 2,4: give only one"),
         (["e.yaml", "ffn=swiglu"], "ffn=swiglu: unexpected argument"),
         (["missing.yaml", "--allow-changes"], "missing.yaml: no such file"),
-        (["--seeds", "3"], "compare needs PRESET, FILE.yaml or --refs; see `partwise compare --help`"),
+        (["--seeds", "3"], "compare needs PRESET, FILE.yaml, --refs or COURSE.yaml; see `partwise compare --help`"),
     ],
 )
 def test_one_line_for_options_that_do_not_fit(compare, words: list[str], message: str) -> None:  # type: ignore[no-untyped-def]
@@ -102,7 +103,7 @@ def test_every_option_is_one_of_a_mode() -> None:
     root = typer.main.get_command(app)
     context = root.make_context("partwise", ["compare"], resilient_parsing=True)
     modes = root.get_command(context, "compare").commands  # type: ignore[attr-defined]
-    assert list(modes) == ["preset", "file", "refs"]
+    assert list(modes) == ["preset", "file", "refs", "course"]
     flags: dict[str, set[tuple[bool, bool, int]]] = {}
     for command in modes.values():
         for param in command.params:

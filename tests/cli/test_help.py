@@ -56,7 +56,11 @@ def test_a_group_lists_its_commands(monkeypatch: pytest.MonkeyPatch, capsys: pyt
 def test_commands_stand_in_groups(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     lines = shown(monkeypatch, capsys, 80, "--help").splitlines()
     headings = [line for line in lines if line and line[0].isalpha() and " " not in line]
-    assert headings == ["Learn", "Train", "Compare", "Judge", "Exchange", "Options"], "no command is without a group"
+    assert headings == ["Learn", "Train", "Compare", "Judge", "Teach", "Exchange", "Options"], (
+        "no command is without a group"
+    )
     names = [line.split()[0] for line in lines if line.startswith("  ") and line[2].isalpha()]
     assert sorted(names) == COMMANDS and names[0] == "lesson"
-    assert "partwise compare --help preset (or file, refs)" in shown(monkeypatch, capsys, 80, "compare", "--help")
+    assert "partwise compare --help preset (or file, refs, course)" in shown(
+        monkeypatch, capsys, 80, "compare", "--help"
+    )

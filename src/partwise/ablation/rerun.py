@@ -81,6 +81,21 @@ def find_leak(certificate: Certificate, trial: RunTrial) -> str:
     return next(iter(leaks(found)), "")
 
 
+def check_own_arms(certificate: Certificate) -> dict[str, str]:
+    """By arm with a part of the user's own, how its model sees the tokens that it predicts before training; '' if it does
+    not.
+
+    The parts must be imported by the caller. Raises ConfigError.
+    """
+    check_repeatable(certificate)
+    configs = {name: RunConfig.from_stored(stored) for name, stored in certificate.arms.items()}
+    return {
+        name: next(iter(leaks(check_arm(config, config.prepare()))), "")
+        for name, config in configs.items()
+        if has_own(config)
+    }
+
+
 def check_repeatable(certificate: Certificate) -> None:
     """Raise ConfigError unless the trials are training runs of ours."""
     if "train" not in certificate.arms[certificate.baseline]:

@@ -10,6 +10,7 @@ import typer
 
 from partwise.cli import (  # noqa: F401  (importing them registers their commands)
     compare_commands,
+    course_commands,
     exchange_commands,
     lesson_commands,
     model_commands,

@@ -1,4 +1,4 @@
-"""Commands for comparisons: compare with its three modes, work and demo."""
+"""Commands for comparisons: compare with its four modes, work and demo."""
 
 from typing import Annotated, Any
 
@@ -9,9 +9,10 @@ from partwise.cli.compare_options import (
     CommandOptions,
     CommitOptions,
     ComparisonOptions,
+    CourseOptions,
     PresetOptions,
 )
-from partwise.cli.experiment_files import is_experiment_file
+from partwise.cli.experiment_files import is_assignment, is_experiment_file
 from partwise.cli.modes import Mode, command_with_modes
 from partwise.cli.options import (
     ALLOW_OVERRIDES,
@@ -72,6 +73,27 @@ def compare_file(
     compare_experiment_file([file, *context.args], context.obj, shared, trials, options)
 
 
+def compare_course(
+    context: typer.Context,
+    file: Annotated[str, typer.Argument(metavar="COURSE.yaml", help="The assignment, written by `partwise assign`.")],
+    overrides: SecondArm = None,
+    *,
+    course: CourseOptions,
+    options: dict[str, Any],
+) -> None:
+    """Run the comparison of an assignment: your change on the seeds of your number.
+
+    Example: partwise compare course.yaml ffn=swiglu --student 7
+    """
+    from partwise.torch_extra import require_torch
+
+    require_torch("this command")
+    from partwise.cli.commands.compare_course import compare_assigned
+
+    loaded = load_imports(course.imports)
+    compare_assigned(file, context.obj, collect_overrides(context, overrides), course, loaded, options)
+
+
 def compare_refs(
     commits: Annotated[
         list[str], typer.Argument(metavar="COMMITS...", help="Branches, tags or hashes, the baseline first.")
@@ -97,7 +119,9 @@ def choose_mode(context: Any, given: set[str], words: list[str]) -> str | None:
         return "refs"
     if not words:
         return None
-    return "file" if is_experiment_file(context, words[0]) else "preset"
+    if is_experiment_file(context, words[0]):
+        return "file"
+    return "course" if is_assignment(context) else "preset"
 
 
 command_with_modes(
@@ -108,6 +132,7 @@ command_with_modes(
         Mode("preset", "PRESET", compare_preset, settings=ALLOW_OVERRIDES),
         Mode("file", "FILE.yaml", compare_file, EXPERIMENT_FIELDS, {"allow_extra_args": True}),
         Mode("refs", "--refs", compare_refs, EXPERIMENT_FIELDS),
+        Mode("course", "COURSE.yaml", compare_course, ("allow_leak",), ALLOW_OVERRIDES),
     ],
     choose_mode,
 )

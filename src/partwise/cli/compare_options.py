@@ -111,6 +111,21 @@ class PresetOptions:
 
 
 @dataclass(frozen=True)
+class CourseOptions:
+    """The options of a student's comparison, whose plan is that of the assignment."""
+
+    student: Annotated[
+        int | None, typer.Option("--student", metavar="K", help="Required: your number, which sets your seeds.", min=0)
+    ] = None
+    name: Name = None
+    workers: Workers = None
+    imports: Import = None
+    as_json: Annotated[
+        bool, typer.Option("--json", metavar=FLAG, help="Print JSON, and everything else on stderr.", **PIPELINES)
+    ] = False
+
+
+@dataclass(frozen=True)
 class CommandOptions:
     """The options of an experiment's commands, whether a file or `--refs` defines it."""
 

@@ -1,4 +1,4 @@
-"""Whether `calibrate`, `plan` or `compare` was given an experiment's YAML file rather than a preset."""
+"""Whether `calibrate`, `plan` or `compare` was given an experiment's YAML file, or an assignment, rather than a preset."""
 
 from pathlib import Path
 from typing import Any
@@ -18,3 +18,8 @@ def is_experiment_file(context: Any, word: str) -> bool:
         raise ConfigError(f"{word}: no such file")
     context.obj = read_yaml(Path(word))
     return "command" in context.obj
+
+
+def is_assignment(context: Any) -> bool:
+    """Whether the values of a YAML file, which `is_experiment_file` has read, are those of a class's assignment."""
+    return isinstance(context.obj, dict) and "assignment" in context.obj

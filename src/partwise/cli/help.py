@@ -91,7 +91,7 @@ def print_modes(about: str, modes: Sequence[tuple[str, Any, str]], ctx: Any) -> 
     entries = [(name, command.help) for name, command, _ in modes]
     lines += ["", *wrap(about, width), "", *lines_of_entries(entries, max(len(name) for name, _ in entries), width)]
     first, *others = [name for name, _ in entries]
-    more = f"For the options of one mode: {ctx.command_path} --help {first} (or {', '.join(others)})"
+    more = f"The options of one mode: {ctx.command_path} --help {first} (or {', '.join(others)})"
     print_text("\n".join([*lines, "", *wrap(more, width)]))
 
 

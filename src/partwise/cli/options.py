@@ -22,6 +22,7 @@ class Commands(Group):
         "Train": ["train", "check", "eval", "generate", "calculate", "tokenizer"],
         "Compare": ["demo", "compare", "plan", "try", "calibrate", "work", "study"],
         "Judge": ["verdict", "verify", "report", "runs", "ledger"],
+        "Teach": ["assign", "collect"],
         "Exchange": ["export", "import", "doctor"],
     }
 

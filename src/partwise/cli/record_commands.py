@@ -207,16 +207,24 @@ def recheck_ledger(file: LedgerFile = None) -> None:
 
 @app.command()
 def verify(
-    file: Annotated[Path, typer.Argument(help="The certificate.json of a comparison, or its folder.")],
+    files: Annotated[
+        list[Path], typer.Argument(metavar="FILE...", help="The certificate.json of comparisons, or their folders.")
+    ],
     rerun: Annotated[
-        int, typer.Option(help="Also repeat this many trials, drawn at random, and compare their values.", min=0)
+        int,
+        typer.Option(help="Also repeat this many trials of each, drawn at random, and compare their values.", min=0),
     ] = 0,
+    check_parts: Annotated[
+        bool,
+        typer.Option("--check-parts", metavar=FLAG, help="Also repeat the checks of your own parts; give --import."),
+    ] = False,
     imports: Import = None,
+    as_json: Json = False,
 ) -> None:
-    """Check a certificate: judge its values again; exit with 1 if a verdict does not hold."""
-    from partwise.cli.commands.verify import verify_certificate as run
+    """Check certificates: judge their values again; exit with 1 if a verdict does not hold, with 2 for an unreadable file."""
+    from partwise.cli.commands.verify import verify_certificates as run
 
-    run(file, rerun, load_imports(imports))
+    run(files, rerun, load_imports(imports), check_parts, as_json)
 
 
 @app.command("runs")

@@ -141,16 +141,20 @@ class Certificate(Value):
     @classmethod
     def read(cls, path: Path) -> Self:
         """Read a certificate. Raises ConfigError for another version or a damaged file; an edit is not damage."""
-        values = read_json(path / CERTIFICATE_FILE if path.is_dir() else path)
+        return cls.from_json(read_json(path / CERTIFICATE_FILE if path.is_dir() else path), str(path))
+
+    @classmethod
+    def from_json(cls, values: Any, source: str) -> Self:
+        """A certificate from the JSON value of its file, which messages call `source`. Raises ConfigError as `read`."""
         if not isinstance(values, Mapping) or "plan_hash" not in values:
-            raise ConfigError(f"{path} is not a certificate: give the {CERTIFICATE_FILE} of a comparison")
+            raise ConfigError(f"{source} is not a certificate: give the {CERTIFICATE_FILE} of a comparison")
         if values.get("format") != FORMAT:
-            raise ConfigError(f"{path} has the format {values.get('format')}, and this version reads {FORMAT}")
-        certificate = cls.from_dict(values, str(path))
+            raise ConfigError(f"{source} has the format {values.get('format')}, and this version reads {FORMAT}")
+        certificate = cls.from_dict(values, source)
         try:
             find_method(certificate.protocol.method)
         except ConfigError as error:
-            raise ConfigError(f"{path}: {error}") from None
+            raise ConfigError(f"{source}: {error}") from None
         return certificate
 
 

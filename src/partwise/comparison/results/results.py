@@ -186,10 +186,14 @@ class Results(Value):
     @classmethod
     def from_json(cls, path: Path) -> Self:
         """Read `results.json`. Raises ConfigError for another version, or a damaged or changed file."""
-        content = read_json(path)
+        return cls.from_content(read_json(path), str(path))
+
+    @classmethod
+    def from_content(cls, content: dict[str, Any], source: str) -> Self:
+        """Results from the JSON object of their file, which messages call `source`. Raises ConfigError as `from_json`."""
         sha256 = content.pop("sha256", None)
-        results = cls.from_dict(content, str(path))
-        check_hash(content, sha256, path, "run the same compare command again, which writes it from its runs")
+        results = cls.from_dict(content, source)
+        check_hash(content, sha256, source, "run the same compare command again, which writes it from its runs")
         return results
 
 

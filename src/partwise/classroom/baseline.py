@@ -1,0 +1,62 @@
+"""The teacher's own runs of the baseline, and where those of a student are expected."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from partwise.classroom.assignment import Assignment, fixed_part
+from partwise.comparison.certificate.certificate import Certificate
+from partwise.comparison.certificate.verification import verify
+from partwise.comparison.stats.samples import mean, sd, t_critical
+from partwise.config import ConfigError
+
+ALPHA = 0.001
+"""The mean of a student who ran what was assigned lies outside the interval with this probability, for normal values."""
+MIN_RUNS = 2
+MACHINE = ("system", "cpu", "torch")
+RUNTIME = ("device", "precision")
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """The values of the teacher's runs, and where they ran."""
+
+    values: tuple[float, ...]
+    machine: dict[str, Any]
+    runtime: dict[str, Any]
+
+    @classmethod
+    def read(cls, paths: Sequence[Path], assignment: Assignment) -> Self:
+        """From comparisons with the baseline of the assignment. Raises ConfigError for another one, or too few runs."""
+        values = dict[int, float]()
+        for path in paths:
+            certificate = Certificate.read(path)
+            if fault := next((check for check in verify(certificate) if check.fault), None):
+                raise ConfigError(f"--baseline {path}: {fault.statement}: no, {fault.fault}")
+            found, assigned = fixed_part(certificate.plan)["baseline"], assignment.plan["baseline"]
+            if found["config"] != assigned["config"] or certificate.data != assignment.data_hash:  # type: ignore[index, call-overload]
+                raise ConfigError(f"--baseline {path}: it has another baseline or other data than the assignment")
+            values |= certificate.numbers[certificate.baseline]
+        if len(values) < MIN_RUNS or not all(map(math.isfinite, values.values())):
+            raise ConfigError(
+                f"--baseline {paths[0]}: needs at least {MIN_RUNS} runs of the baseline, none of which failed"
+            )
+        return cls(tuple(values.values()), dict(certificate.machine), dict(certificate.runtime))
+
+    def interval(self, runs: int) -> tuple[float, float]:
+        """Where the mean of other runs lies with a probability of 1 - ALPHA: m ± t s sqrt(1/N + 1/n)."""
+        count = len(self.values)
+        half = t_critical(count - 1, ALPHA) * sd(self.values) * math.sqrt(1 / count + 1 / runs)
+        return mean(self.values) - half, mean(self.values) + half
+
+    def differences(self, certificate: Certificate) -> list[str]:
+        """In what the machine and the precision of a certificate are others than the teacher's."""
+        pairs = [(MACHINE, self.machine, certificate.machine), (RUNTIME, self.runtime, certificate.runtime)]
+        return [
+            f"{key} {there.get(key)}, not {here.get(key)}"
+            for keys, here, there in pairs
+            for key in keys
+            if here.get(key) != there.get(key)
+        ]
