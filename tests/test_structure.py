@@ -18,6 +18,7 @@ LAYERS = [
     "version",
     "messages",
     "console",
+    "web_guard",
     "config",
     "torch_extra",
     "windows",
@@ -77,6 +78,7 @@ LAYERS = [
     "lessons.lesson",  # a concept names its lesson
     "concepts",
     "lessons",
+    "studio",  # which starts processes of the command line
     "cli",
     "__init__",
     "__main__",

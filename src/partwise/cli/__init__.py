@@ -17,6 +17,7 @@ from partwise.cli import (  # noqa: F401  (importing them registers their comman
     planning_commands,
     record_commands,
     search_commands,
+    studio_commands,
     study_commands,
 )
 from partwise.cli.options import app

@@ -21,9 +21,9 @@ class Commands(Group):
         "Learn": ["lesson", "parts", "show", "inspect"],
         "Train": ["train", "check", "eval", "generate", "calculate", "tokenizer"],
         "Compare": ["demo", "compare", "plan", "try", "calibrate", "work", "study"],
-        "Judge": ["verdict", "verify", "report", "runs", "ledger"],
+        "Judge": ["verdict", "verify", "report", "look", "runs", "ledger"],
         "Teach": ["assign", "collect"],
-        "Exchange": ["export", "import", "doctor"],
+        "Exchange": ["studio", "export", "import", "doctor"],
     }
 
 

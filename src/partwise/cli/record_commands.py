@@ -227,6 +227,17 @@ def verify(
     run(files, rerun, load_imports(imports), check_parts, as_json)
 
 
+@app.command()
+def look(
+    comparison: Annotated[str, typer.Argument(metavar="COMPARISON", help="Name below runs/, or folder.")],
+    as_json: Json = False,
+) -> None:
+    """Show the arms of a running comparison with their losses; the ledger records the look."""
+    from partwise.cli.commands.look import look as run
+
+    run(comparison, as_json)
+
+
 @app.command("runs")
 def list_runs(
     folder: Annotated[Path, typer.Argument(help="Folder to search.")] = Path("runs"),

@@ -1,0 +1,236 @@
+"""The routes of the studio: pages, JSON for them, and changes, which are all POST."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, select_autoescape
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from partwise.config import ConfigError
+from partwise.studio.comparisons import EVENT_SECONDS, FILES, Comparisons
+from partwise.studio.processes import Processes
+from partwise.studio.questions import Allowed, Question, prediction_of
+from partwise.version import __version__
+
+STATIC = {
+    "studio.css": "text/css; charset=utf-8",
+    "open.js": "text/javascript; charset=utf-8",
+    "page.js": "text/javascript; charset=utf-8",
+    "ask.js": "text/javascript; charset=utf-8",
+    "predict.js": "text/javascript; charset=utf-8",
+    "watch.js": "text/javascript; charset=utf-8",
+    "read.js": "text/javascript; charset=utf-8",
+    "shelf.js": "text/javascript; charset=utf-8",
+    "uplot.js": "text/javascript; charset=utf-8",
+    "uplot.css": "text/css; charset=utf-8",
+    "icon.svg": "image/svg+xml",
+}
+"""The files that pages load; there are no others."""
+
+PUBLIC = ("/open", "/static/open.js", "/static/studio.css", "/static/icon.svg")
+"""What is answered without a cookie: the page that exchanges the token of a link for one."""
+
+REPORT_POLICY = (
+    "sandbox allow-scripts allow-downloads allow-popups; default-src 'none'; style-src 'unsafe-inline'; "
+    "script-src 'unsafe-inline'; img-src data: blob:; font-src data:; frame-ancestors 'self'"
+)
+"""A report has scripts and styles of its own: it runs in an origin of its own, without the cookie and without a network."""
+
+SCREENS = {"ask": "Ask", "predict": "Predict", "watch": "Watch", "read": "Read", "shelf": "Shelf"}
+
+Handler = Callable[[Request], Awaitable[Response]]
+
+
+class Studio:
+    """What the routes have in common."""
+
+    def __init__(self, comparisons: Comparisons, processes: Processes, allowed: Allowed, prefix: str = "") -> None:
+        self.comparisons, self.processes, self.allowed, self.prefix = comparisons, processes, allowed, prefix
+        self.templates = Environment(loader=PackageLoader("partwise.studio"), autoescape=select_autoescape(default=True))
+
+    def application(self) -> Starlette:
+        """The ASGI application, which a guard has to stand before."""
+        get, post = ["GET"], ["POST"]
+        return Starlette(
+            routes=[
+                Route("/", self.first, methods=get),
+                Route("/open", self.open, methods=get),
+                Route("/ask", self.screen("ask"), methods=get),
+                Route("/predict", self.screen("predict"), methods=get),
+                Route("/watch/{name}", self.screen("watch"), methods=get),
+                Route("/read/{name}", self.screen("read"), methods=get),
+                Route("/shelf", self.screen("shelf"), methods=get),
+                Route("/static/{file}", self.static, methods=get),
+                Route("/files/{name}/{file}", told(self.file), methods=get),
+                Route("/api/choices", told(self.choices), methods=get),
+                Route("/api/question", told(self.question), methods=post),
+                Route("/api/estimate", told(self.estimate), methods=post),
+                Route("/api/shelf", told(self.shelf), methods=get),
+                Route("/api/comparisons", told(self.start), methods=post),
+                Route("/api/comparisons/{name}", told(self.state), methods=get),
+                Route("/api/comparisons/{name}/events", told(self.events), methods=get),
+                Route("/api/comparisons/{name}/result", told(self.result), methods=get),
+                Route("/api/comparisons/{name}/interrupt", told(self.interrupt), methods=post),
+                Route("/api/comparisons/{name}/resume", told(self.resume), methods=post),
+                Route("/api/comparisons/{name}/look", told(self.look), methods=post),
+            ]
+        )
+
+    async def first(self, request: Request) -> Response:
+        return RedirectResponse(f"{self.prefix}/ask", 303)
+
+    async def open(self, request: Request) -> Response:
+        return HTMLResponse(self.templates.get_template("open.html.jinja").render(prefix=self.prefix))
+
+    def screen(self, name: str) -> Handler:
+        template = self.templates.get_template("screen.html.jinja")
+
+        async def handle(request: Request) -> Response:
+            facts = {"prefix": self.prefix, "screen": name, "title": SCREENS[name], "version": __version__}
+            return HTMLResponse(template.render(**facts, comparison=request.path_params.get("name", "")))
+
+        return handle
+
+    async def static(self, request: Request) -> Response:
+        name = request.path_params["file"]
+        if name not in STATIC:
+            return JSONResponse({"error": "no such address"}, 404)
+        return Response(static_file(name), media_type=STATIC[name], headers={"cache-control": "max-age=3600"})
+
+    async def file(self, request: Request) -> Response:
+        name, file = request.path_params["name"], request.path_params["file"]
+        content = await run_in_threadpool(self.comparisons.file, name, file)
+        headers = {"content-security-policy": REPORT_POLICY, "x-frame-options": "SAMEORIGIN"}
+        if "download" in request.query_params:
+            headers["content-disposition"] = f'attachment; filename="{name}-{file}"'
+        return Response(content, media_type=FILES[file], headers=headers)
+
+    async def choices(self, request: Request) -> Response:
+        return JSONResponse(await run_in_threadpool(known_choices, self.allowed))
+
+    async def question(self, request: Request) -> Response:
+        values = await fields(request)
+        return JSONResponse(await run_in_threadpool(described, values, self.allowed))
+
+    async def estimate(self, request: Request) -> Response:
+        question = await run_in_threadpool(Question.from_page, await fields(request), self.allowed)
+        return JSONResponse(await self.processes.query(question.plan_words()))
+
+    async def shelf(self, request: Request) -> Response:
+        listed = self.processes.query(["runs", "--json"]) if (self.comparisons.folder / "runs").is_dir() else nothing()
+        runs, records = await asyncio.gather(listed, run_in_threadpool(self.comparisons.records))
+        ledger = [{"number": each.number, **each.content} for each in records if each.content["kind"] != "resumed"]
+        shown = ("number", "time", "kind", "name", "question", "seeds", "planned", "low", "high", "value", "inside")
+        return JSONResponse({"runs": runs, "ledger": [{k: e[k] for k in shown if k in e} for e in ledger]})
+
+    async def start(self, request: Request) -> Response:
+        values = await fields(request)
+        predicted, asked = values.pop("prediction", None), values
+        question = await run_in_threadpool(Question.from_page, asked, self.allowed)
+        prediction = None if predicted is None else prediction_of(predicted)
+        if self.comparisons.exists(question.name):
+            found = {"error": f"{question.name} was asked already", "name": question.name}
+            return JSONResponse(found, 409)
+        stored = {**asked, "name": question.name}
+        await run_in_threadpool(self.processes.start, question.name, question.compare_words(prediction), stored)
+        return JSONResponse({"name": question.name})
+
+    async def state(self, request: Request) -> Response:
+        return JSONResponse(await run_in_threadpool(self.comparisons.state, request.path_params["name"]))
+
+    async def events(self, request: Request) -> Response:
+        name = request.path_params["name"]
+        first = await run_in_threadpool(self.comparisons.state, name)  # or an error instead of a stream
+        return StreamingResponse(self.states(name, first), media_type="text/event-stream")
+
+    async def states(self, name: str, state: dict[str, Any]) -> AsyncIterator[str]:
+        """An event for every new state, at most one in EVENT_SECONDS, until the comparison has ended."""
+        last, silent = "", 0
+        while True:
+            text = json.dumps(state)
+            if text != last:
+                yield f"data: {text}\n\n"
+                last, silent = text, 0
+            elif (silent := silent + 1) % 8 == 0:
+                yield ": still here\n\n"
+            if state["state"] == "finished":
+                return
+            await asyncio.sleep(EVENT_SECONDS)
+            try:
+                state = await run_in_threadpool(self.comparisons.state, name)
+            except ConfigError as error:
+                yield f"data: {json.dumps({'name': name, 'state': 'gone', 'error': str(error)})}\n\n"
+                return
+
+    async def result(self, request: Request) -> Response:
+        return JSONResponse(await run_in_threadpool(self.comparisons.result, request.path_params["name"]))
+
+    async def interrupt(self, request: Request) -> Response:
+        await run_in_threadpool(self.comparisons.interrupt, request.path_params["name"])
+        return JSONResponse({"ok": True})
+
+    async def resume(self, request: Request) -> Response:
+        name = request.path_params["name"]
+        stored = dict(self.comparisons.stored_question(name))
+        question = await run_in_threadpool(Question.from_page, stored, self.allowed)
+        if question.name != name:
+            raise ConfigError(f"{name}: its stored question is of {question.name}")
+        await run_in_threadpool(self.processes.start, name, question.compare_words(None), stored)
+        return JSONResponse({"name": name})
+
+    async def look(self, request: Request) -> Response:
+        self.comparisons.path(request.path_params["name"])
+        return JSONResponse(await self.processes.query(["look", request.path_params["name"], "--json"]))
+
+
+async def fields(request: Request) -> dict[str, Any]:
+    """The JSON object of a change. Raises ConfigError."""
+    try:
+        values = json.loads(await request.body())
+    except (ValueError, RecursionError):
+        raise ConfigError("expected JSON") from None
+    if not isinstance(values, dict):
+        raise ConfigError("expected a JSON object")
+    return values
+
+
+async def nothing() -> list[Any]:
+    return []
+
+
+def described(values: dict[str, Any], allowed: Allowed) -> dict[str, Any]:
+    from partwise.studio.choices import describe_question  # imports torch
+
+    return describe_question(Question.from_page(values, allowed))
+
+
+@cache
+def known_choices(allowed: Allowed) -> dict[str, Any]:
+    from partwise.studio.choices import list_choices  # imports torch
+
+    return list_choices(allowed)
+
+
+@cache
+def static_file(name: str) -> bytes:
+    return files("partwise.studio").joinpath("static", name).read_bytes()
+
+
+def told(handle: Handler) -> Handler:
+    """A handler whose ConfigErrors are answers that say what is wrong."""
+
+    async def answer(request: Request) -> Response:
+        try:
+            return await handle(request)
+        except ConfigError as error:
+            return JSONResponse({"error": str(error)}, 400)
+
+    return answer

@@ -1,0 +1,111 @@
+"""Processes of the command line: those that answer at once with JSON, and comparisons, which outlive the studio."""
+
+import asyncio
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from partwise.config import ConfigError
+from partwise.config.reading import open_to_read
+from partwise.drafts import write_output
+from partwise.files import open_file, private_folder, refuse_links
+from partwise.processes import OWN_SESSION, send
+from partwise.run_names import explain_write_errors
+
+NOTES = Path("runs") / ".studio"
+"""Where the questions and the output of started comparisons are; everything there may be deleted."""
+
+MAX_LOG = 64 * 1024
+QUERY_SECONDS = 300.0
+
+
+def program() -> list[str]:
+    """The words that start `partwise` with this Python."""
+    return [sys.executable, "-m", "partwise"]
+
+
+@dataclass
+class Started:
+    """A comparison that this studio has started."""
+
+    process: "subprocess.Popen[bytes]"
+    log: Path
+
+
+@dataclass
+class Processes:
+    """What this studio has started, by the name of the comparison."""
+
+    folder: Path
+    started: dict[str, Started] = field(default_factory=dict)
+
+    def start(self, name: str, words: Sequence[str], question: dict[str, Any]) -> None:
+        """Start `partwise WORDS` in a session of its own. Raises ConfigError."""
+        if self.is_alive(name):
+            raise ConfigError(f"{name} runs already")
+        notes = self.folder / NOTES
+        with explain_write_errors(notes):
+            refuse_links(self.folder / "runs")
+            notes.parent.mkdir(exist_ok=True)
+            private_folder(notes)
+            write_output(notes / f"{name}.json", json.dumps(question))
+            with open_file(notes / f"{name}.log", "wb") as log:
+                process = subprocess.Popen(
+                    [*program(), *words], cwd=self.folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log, **OWN_SESSION
+                )
+        self.started[name] = Started(process, notes / f"{name}.log")
+
+    def is_alive(self, name: str) -> bool:
+        return name in self.started and self.started[name].process.poll() is None
+
+    def interrupt(self, name: str) -> bool:
+        """Ask a comparison of this studio to save and end; returns whether there was one."""
+        if not self.is_alive(name):
+            return False
+        send(self.started[name].process)
+        return True
+
+    def failure(self, name: str) -> str:
+        """The last line of a comparison that has ended with an error; '' if it has not."""
+        if name not in self.started or (self.started[name].process.poll() or 0) in (0, 130, 143):
+            return ""
+        lines = self.output(name).splitlines()
+        return next((line for line in reversed(lines) if line.strip()), "it ended without a word")
+
+    def output(self, name: str) -> str:
+        """The end of what a comparison has printed."""
+        try:
+            with open_to_read(self.folder / NOTES / f"{name}.log") as file:
+                file.seek(0, 2)
+                file.seek(max(0, file.tell() - MAX_LOG))
+                return file.read().decode("utf-8", "replace")
+        except OSError:
+            return ""
+
+    async def query(self, words: Sequence[str]) -> Any:
+        """The JSON that `partwise WORDS` prints; ends the process if the caller is cancelled. Raises ConfigError."""
+        process = await asyncio.create_subprocess_exec(
+            *program(),
+            *words,
+            cwd=self.folder,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            **OWN_SESSION,
+        )
+        try:
+            async with asyncio.timeout(QUERY_SECONDS):
+                out, err = await process.communicate()
+        except TimeoutError:
+            raise ConfigError(f"partwise {words[0]} took longer than {QUERY_SECONDS:.0f} seconds") from None
+        finally:
+            if process.returncode is None:
+                process.kill()
+        if process.returncode:
+            lines = [line for line in err.decode("utf-8", "replace").splitlines() if line.strip()]
+            raise ConfigError(lines[-1].removeprefix("error: ") if lines else f"partwise {words[0]} failed")
+        return json.loads(out)
