@@ -36,7 +36,7 @@ def picture_table(answer: StoredAnswer, before: bool) -> TextTable:
     if answer.lesson.head.picture != "curves":
         found = quantity_values(answer, before)
         digits = 4 if any(sd(values) for _, values in found) else 0  # exact
-        rows = [[each.text, f"{mean(values):.{digits}f}", f"{sd(values):.{digits}f}"] for each, values in found]
+        rows = [[row_label(each), f"{mean(values):.{digits}f}", f"{sd(values):.{digits}f}"] for each, values in found]
         return TextTable(["over the stored seeds", "mean", "SD"], rows, "")
     series = shown_series(answer, before)
     steps = curve_steps(series)
@@ -79,6 +79,11 @@ def quantity_values(answer: StoredAnswer, before: bool) -> list[tuple[Quantity, 
     shown = figure_quantities(answer.lesson, before)
     found = {(each.run, each.arm, each.against, each.measure): each for each in reversed(shown)}  # its mean, or its SD
     return [(each, list(per_seed(each, answer.measured).values())) for each in reversed(found.values())]
+
+
+def row_label(quantity: Quantity) -> str:
+    """What a row of values is, of which a quantity may be the SD."""
+    return quantity.text.removeprefix("SD of the ")
 
 
 def figure_quantities(lesson: Lesson, before: bool) -> list[Quantity]:
@@ -170,7 +175,7 @@ def heights(row: int, values: list[float]) -> list[float]:
 def label_rows(axes: "Axes", found: list[tuple[Quantity, list[float]]], statistic: str) -> None:
     """What each row is, on the left, and its mean or SD, on the right."""
     axes.axvline(0, color="#9aa0a6", lw=0.8, zorder=0)
-    labels = [textwrap.fill(each.text.removeprefix("SD of the "), 24) for each, _ in found]
+    labels = [textwrap.fill(row_label(each), 24) for each, _ in found]
     axes.set_yticks(range(len(labels)), labels)
     axes.set_ylim(len(labels) - 0.5, -0.5)
     axes.tick_params(axis="y", length=0)

@@ -47,7 +47,9 @@ class ClaimOutcome:
 def distinct_names(findings: Sequence[ClaimOutcome]) -> list[str]:
     """The short name of each claim of a study, after its comparison's key if others have the same name."""
     names = [each.short_name for each in findings]
-    return [f"{each.key}, {each.short_name}" if names.count(each.short_name) > 1 else each.short_name for each in findings]
+    return [
+        f"{each.key}, {each.short_name}" if names.count(each.short_name) > 1 else each.short_name for each in findings
+    ]
 
 
 def find_outcomes(studies: Sequence[Study]) -> dict[str, list[ClaimOutcome]]:

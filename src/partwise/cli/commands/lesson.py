@@ -139,6 +139,8 @@ class Reader:
             case "The problem":
                 if self.lesson.head.problem:
                     self.go_on()
+                    console.print()
+                    console.print("The figure, as a table:", markup=False)
                     console.print(picture_table(read_answer(self.lesson), before=True))
             case "Your prediction":
                 self.predict()
@@ -151,7 +153,7 @@ class Reader:
 
     def page(self, section: str) -> None:
         """The text, a screen at a time."""
-        text = PICTURE.sub("", with_listings(self.lesson.sections[section]))
+        text = without_links(PICTURE.sub("", with_listings(self.lesson.sections[section])))
         heading = "" if section == "The answer" else section  # the numbers above have it
         if not console.is_terminal:  # Markdown would cut long lines of code
             console.print("\n\n".join(["", *([heading] if heading else []), text]), markup=False)
@@ -240,6 +242,12 @@ class Reader:
             text = console.input("your answer (Enter leaves it): ")
             if not text.strip() or check_exercise(self.lesson, text) == 0:
                 return
+
+
+def without_links(text: str) -> str:
+    """The text as a terminal shows it, which follows no path of a page: a lesson by its number, another page by its file."""
+    text = re.sub(r"\[(lesson \d+)\]\([^)]*\)", r"\1", text)
+    return re.sub(r"\[([^]]+)\]\(\.\./([^)#]+)[^)]*\)", r"\1 (docs/\2)", text)
 
 
 def print_heading(section: str) -> None:
