@@ -1,7 +1,11 @@
 """The course: every lesson can be read and run, its answers are where they are said to be, and predictions come first."""
 
+import importlib
+import inspect
 import json
+import operator
 import re
+import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,7 +22,17 @@ from partwise.config import ConfigError
 from partwise.lessons.answers import ALPHA, answer_file, expected, find_value, judge, per_seed, read_answer
 from partwise.lessons.exercises import FOUR_GRAM
 from partwise.lessons.findings import draw_picture, picture_table
-from partwise.lessons.lesson import CHOOSING, SECTIONS, STORED, Quantity, all_lessons, find_lesson, with_listings
+from partwise.lessons.lesson import (
+    CHOOSING,
+    LISTING,
+    SECTIONS,
+    STORED,
+    Quantity,
+    all_lessons,
+    find_lesson,
+    listing,
+    with_listings,
+)
 from whole_figures import check_figure
 
 if TYPE_CHECKING:
@@ -73,6 +87,17 @@ def test_the_text_of_a_lesson_fits_the_terminal(number: int) -> None:
         screens = list(lesson_command.screens(text, 80, 24 - lesson_command.BESIDE))
         assert all(lesson_command.shown_lines(screen, 80) <= 24 - lesson_command.BESIDE for screen in screens)
         assert "".join("".join(screens).split()) == "".join(text.split())
+
+
+@pytest.mark.parametrize("number", LESSONS)
+def test_a_listing_is_whole(number: int) -> None:
+    """As `inspect` finds it, whose functions Python has compiled; a signature may have several lines."""
+    text = LESSONS[number].path.read_text(encoding="utf-8")
+    found = [(match[1], match[2]) for match in LISTING.finditer(text)]
+    assert len(found) == text.count("{literalinclude}") > 0
+    for file, name in found:
+        module = importlib.import_module(f"from_scratch.{file.removesuffix('.py')}")
+        assert listing(file, name) == textwrap.dedent(inspect.getsource(operator.attrgetter(name)(module)))
 
 
 @pytest.mark.parametrize("number", LESSONS)

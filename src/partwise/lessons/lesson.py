@@ -3,9 +3,10 @@
 The command line, the site and the notebook show the same page. Nothing here imports torch.
 """
 
+import ast
 import re
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -31,6 +32,8 @@ GENERATED = re.compile(r"<!-- answer -->.*?<!-- end -->\n?", re.DOTALL)
 PICTURE = re.compile(r"!\[([^]]*)\]\(\S+\)\n*")
 LISTING = re.compile(r"```\{literalinclude\} \S*?/?from_scratch/(\S+)\n:pyobject: ([\w.]+)\n(?::\S+:.*\n)*```\n")
 """A function, class or method (`Class.method`) of examples/from_scratch."""
+
+DEFINITIONS = (ast.FunctionDef, ast.ClassDef)
 
 SECTIONS = ("The problem", "The idea", "Your prediction", "The run", "The answer", "An exercise")
 """The headings of every lesson, in this order."""
@@ -183,10 +186,11 @@ def program(file: str) -> str:
 def listing(file: str, name: str) -> str:
     """The source of a function, class or method of examples/from_scratch."""
     source = (examples_folder() / file).read_text(encoding="utf-8")
+    body: Sequence[ast.AST] = ast.parse(source).body
     for each in name.split("."):  # a method within its class
-        found = re.search(rf"^(?:@.*\n)*(?:def|class) {each}\b.*?(?=^\S|\Z)", source, re.DOTALL | re.MULTILINE)
+        found = next((node for node in body if isinstance(node, DEFINITIONS) and node.name == each), None)
         if found is None:
             raise ConfigError(f"examples/from_scratch/{file} has no function {name}")
-        head, _, body = found[0].partition("\n")
-        source = textwrap.dedent(body)
-    return f"{head}\n{body}".rstrip() + "\n"
+        body = found.body
+    first = min(node.lineno for node in (found, *found.decorator_list))
+    return textwrap.dedent("".join(source.splitlines(keepends=True)[first - 1 : found.end_lineno]))
