@@ -69,10 +69,21 @@ def compile_library(platform: Platform, cpu: str, name: str, build: Path, output
             part, library = Path(folder, f"{name}.o"), f"{name}{platform.suffix}"
             subprocess.run([*compiling, f"{name}.cpp", "-o", str(part)], cwd=KERNELS, check=True)
             subprocess.run([*linking, part.name, "-o", library], cwd=folder, check=True)
+            if platform.suffix == ".dll":
+                clear_date(Path(folder, library))
             Path(folder, library).replace(kept)
     output.parent.mkdir(parents=True, exist_ok=True)
     shutil.copyfile(kept, output)
     return hashlib.sha256(output.read_bytes()).hexdigest()
+
+
+def clear_date(library: Path) -> None:
+    """Write 0 for the second in which it was linked: TimeDateStamp in the header that the PE format describes."""
+    content = bytearray(library.read_bytes())
+    header = int.from_bytes(content[0x3C:0x40], "little")
+    assert content[header : header + 4] == b"PE\0\0"
+    content[header + 8 : header + 12] = bytes(4)
+    library.write_bytes(content)
 
 
 def zig_version() -> str:
