@@ -16,6 +16,7 @@ from partwise.torch_extra import PACKAGES
 ROOT = Path(partwise.__file__).parent
 LAYERS = [
     "version",
+    "openmp",
     "messages",
     "console",
     "web_guard",
@@ -304,11 +305,31 @@ def test_the_instrument_stands_alone() -> None:
 
 
 HEAVY = {"torch", "scipy", "matplotlib", "statsmodels", "numpy"}
+HEAVY_FOR_TRAINING = {
+    "scipy",
+    "matplotlib",
+    "statsmodels",
+    "jinja2",
+    "transformers",
+    "sympy",
+    "torch._dynamo",
+    "tokenizers",
+}
+"""A first step may take a second beside the import of torch, which comes with numpy."""
 
 
 def run_command(*words: str) -> str:
     """Code that runs `partwise` with these words."""
     return f"import runpy; sys.argv = {['partwise', *words]}; runpy.run_module('partwise', run_name='__main__')"
+
+
+FIRST_STEP = """
+import os
+import partwise.train.loop
+os.chdir(sys.argv[1])
+partwise.train.loop.Run.update = lambda run: sys.exit(0)
+"""
+"""Code that ends a program of ours where its first training step would begin."""
 
 
 @pytest.mark.parametrize(
@@ -319,13 +340,14 @@ def run_command(*words: str) -> str:
         (run_command("--help"), HEAVY | {"pydantic"}),
         ("import partwise.cli", HEAVY | {"pydantic"}),
         (run_command("compare", "--help"), HEAVY),
+        (FIRST_STEP + run_command("train", "mingpt", "d_model=16", "--data", "shakespeare"), HEAVY_FOR_TRAINING),
     ],
-    ids=["partwise", "partwise.config", "--help", "partwise.cli", "compare --help"],
+    ids=["partwise", "partwise.config", "--help", "partwise.cli", "compare --help", "train"],
 )
-def test_startup_imports_no_heavy_package(code: str, heavy: set[str]) -> None:
+def test_startup_imports_no_heavy_package(code: str, heavy: set[str], tmp_path: Path) -> None:
     start = f"import sys, atexit; atexit.register(lambda: print('heavy:', sorted({heavy} & set(sys.modules))))"
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", f"{start}\n{code}"],
+        [sys.executable, "-W", "error", "-c", f"{start}\n{code}", str(tmp_path)],
         capture_output=True,
         text=True,
         timeout=60,

@@ -3,6 +3,7 @@
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from partwise.openmp import limit_spinning
 from partwise.version import __version__ as __version__
 
 if TYPE_CHECKING:  # what `__getattr__` imports on first use, for type checkers and editors
@@ -42,6 +43,9 @@ _MODULES = {
     "verdict": "comparison.stats.verdicts",
 }
 __all__ = sorted(_MODULES)
+
+limit_spinning()  # here, since every program of ours imports this before torch
+del limit_spinning
 
 
 def __dir__() -> list[str]:

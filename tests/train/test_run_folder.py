@@ -546,6 +546,28 @@ def test_another_torch_or_thread_count_is_reported(tiny: Tiny, tmp_path: Path) -
         RunFolder(tmp_path, config)
 
 
+def test_a_run_keeps_its_threads_where_others_are_the_default(tiny: Tiny, tmp_path: Path) -> None:
+    """Sums depend on the number: the one that its first start has chosen is stored, and every later start has it."""
+    config, before = tiny("d_model=64", "train.batch_size=8"), torch.get_num_threads()
+    path, counts = tmp_path / "resumed", list[int]()
+    try:
+        torch.set_num_threads(2)
+        uninterrupted = train(tmp_path / "uninterrupted", config)
+        begun = train(path, config, 2, finish=False)
+        torch.set_num_threads(1)
+        folder = RunFolder(path, config)
+        for event in folder.events():
+            if isinstance(event, Step):
+                begun[event.step] = (event.loss, event.grad_norm, event.lr, event.tokens, fingerprint(folder.run))
+                counts.append(torch.get_num_threads())
+        assert json.loads((path / "run.json").read_text())["runtime"]["threads"] == folder.runtime.threads == 2
+        assert counts == [2, 2, 2, 2] and begun == uninterrupted
+        torch.set_num_threads(1)
+        assert train(tmp_path / "one thread", config)[6] != uninterrupted[6], "the case shows no difference"
+    finally:
+        torch.set_num_threads(before)
+
+
 @pytest.fixture(scope="module")
 def begun(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run with a `run.json` and no checkpoint."""

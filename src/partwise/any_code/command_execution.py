@@ -21,6 +21,7 @@ from partwise.any_code.worktrees import Repository
 from partwise.comparison.trials.stored import JOB, STDERR, STDOUT, Outcome, hash_files, stored_status
 from partwise.config import ConfigError, digest, open_to_read
 from partwise.files import open_file, rename
+from partwise.openmp import without_limit
 from partwise.processes import ProcessGroup, ended_by
 from partwise.records import read_record
 
@@ -182,7 +183,7 @@ class Evaluation:
 def environment(variables: Mapping[str, str], limits: TrialLimits) -> dict[str, str]:
     """This process's environment with the trial's variables; threads follow `cpus`, unless the user sets them."""
     threads = dict.fromkeys(THREAD_VARIABLES, str(limits.cpus))
-    return {**threads, "PYTHONUNBUFFERED": "1", **os.environ, **variables}
+    return {**threads, "PYTHONUNBUFFERED": "1", **without_limit(os.environ), **variables}
 
 
 def run(
