@@ -205,7 +205,9 @@ BARE_READS = {
     ("kernels.build", "file.read_text(encoding='utf-8')"),
     ("kernels.prebuilt", "path.read_text(encoding='utf-8')"),
     ("plots.layout", "folder.joinpath(name).read_text('utf-8')"),
+    ("studio.pages", "files('partwise.studio').joinpath('static', name).read_bytes()"),
     # files of the system
+    ("studio.server", "webbrowser.open(page.as_uri())"),  # opens a browser
     ("cli.signals", "os.open(os.devnull, os.O_RDWR)"),
     ("comparison.trials.server", "os.open(os.devnull, os.O_WRONLY)"),
     ("comparison.trials.execution", "os.open(os.devnull, os.O_RDWR)"),

@@ -68,8 +68,12 @@ class Comparisons:
     def exists(self, name: str) -> bool:
         return (self.path(name) / PLAN_FILE).exists()
 
+    def is_taken(self, name: str) -> bool:
+        """Whether a run or a comparison has this name, or one that was started and has no folder yet."""
+        return self.path(name).exists() or self.processes.is_alive(name)
+
     def state(self, name: str) -> dict[str, Any]:
-        """What the page of a running comparison shows. Raises ConfigError if there is none."""
+        """What the page of a running comparison shows. Raises ConfigError if its folder is gone."""
         path = self.path(name)
         if not (path / PLAN_FILE).exists():
             self.watched.pop(name, None)
@@ -77,7 +81,7 @@ class Comparisons:
                 return {"name": name, "state": "preparing", "counts": {}, "curves": []}
             if failure := self.processes.failure(name):
                 return {"name": name, "state": "failed", "error": failure, "counts": {}, "curves": []}
-            raise ConfigError(f"there is no comparison {name}: its folder may have been moved or deleted")
+            raise ConfigError(f"no comparison is named {name}: its folder may have been moved or deleted")
         watched = self.watched.setdefault(name, Watched(RunningComparison(path)))
         if time.monotonic() - watched.read >= EVENT_SECONDS:
             watched.running.read_on()
@@ -118,7 +122,9 @@ class Comparisons:
     def _seconds_left(self, watched: Watched, seeds: int) -> float | None:
         """From the steps per second since this studio first read the comparison."""
         running, now = watched.running, time.monotonic()
-        done = sum(trial.steps if trial.status in ("done", "diverged") else trial.step for trial in running.trials.values())
+        done = sum(
+            trial.steps if trial.status in ("done", "diverged") else trial.step for trial in running.trials.values()
+        )
         total = sum(running.steps) * seeds
         if watched.started is None:
             watched.started = now, done
@@ -183,7 +189,9 @@ class Comparisons:
         try:
             stored = json.loads(read_file(self.folder / NOTES / f"{check_run_name(name)}.json", 1 << 20))
         except (OSError, ValueError):
-            raise ConfigError(f"{name} was not started here: run its command again in a terminal to resume it") from None
+            raise ConfigError(
+                f"{name} was not started here: run its command again in a terminal to resume it"
+            ) from None
         if not isinstance(stored, dict):
             raise ConfigError(f"{name}: its stored question is damaged")
         return stored

@@ -54,7 +54,9 @@ class Studio:
 
     def __init__(self, comparisons: Comparisons, processes: Processes, allowed: Allowed, prefix: str = "") -> None:
         self.comparisons, self.processes, self.allowed, self.prefix = comparisons, processes, allowed, prefix
-        self.templates = Environment(loader=PackageLoader("partwise.studio"), autoescape=select_autoescape(default=True))
+        self.templates = Environment(
+            loader=PackageLoader("partwise.studio"), autoescape=select_autoescape(default=True)
+        )
 
     def application(self) -> Starlette:
         """The ASGI application, which a guard has to stand before."""
@@ -118,10 +120,18 @@ class Studio:
 
     async def question(self, request: Request) -> Response:
         values = await fields(request)
-        return JSONResponse(await run_in_threadpool(described, values, self.allowed))
+        return JSONResponse(await run_in_threadpool(self.described, values))
+
+    def described(self, values: dict[str, Any]) -> dict[str, Any]:
+        from partwise.studio.choices import describe_question  # imports torch
+
+        return describe_question(self.asked(values))
+
+    def asked(self, values: dict[str, Any]) -> Question:
+        return Question.from_page(values, self.allowed, self.comparisons.is_taken)
 
     async def estimate(self, request: Request) -> Response:
-        question = await run_in_threadpool(Question.from_page, await fields(request), self.allowed)
+        question = await run_in_threadpool(self.asked, await fields(request))
         return JSONResponse(await self.processes.query(question.plan_words()))
 
     async def shelf(self, request: Request) -> Response:
@@ -134,7 +144,7 @@ class Studio:
     async def start(self, request: Request) -> Response:
         values = await fields(request)
         predicted, asked = values.pop("prediction", None), values
-        question = await run_in_threadpool(Question.from_page, asked, self.allowed)
+        question = await run_in_threadpool(self.asked, asked)
         prediction = None if predicted is None else prediction_of(predicted)
         if self.comparisons.exists(question.name):
             found = {"error": f"{question.name} was asked already", "name": question.name}
@@ -180,7 +190,7 @@ class Studio:
     async def resume(self, request: Request) -> Response:
         name = request.path_params["name"]
         stored = dict(self.comparisons.stored_question(name))
-        question = await run_in_threadpool(Question.from_page, stored, self.allowed)
+        question = await run_in_threadpool(self.asked, stored)
         if question.name != name:
             raise ConfigError(f"{name}: its stored question is of {question.name}")
         await run_in_threadpool(self.processes.start, name, question.compare_words(None), stored)
@@ -204,12 +214,6 @@ async def fields(request: Request) -> dict[str, Any]:
 
 async def nothing() -> list[Any]:
     return []
-
-
-def described(values: dict[str, Any], allowed: Allowed) -> dict[str, Any]:
-    from partwise.studio.choices import describe_question  # imports torch
-
-    return describe_question(Question.from_page(values, allowed))
 
 
 @cache

@@ -55,7 +55,12 @@ class Processes:
             write_output(notes / f"{name}.json", json.dumps(question))
             with open_file(notes / f"{name}.log", "wb") as log:
                 process = subprocess.Popen(
-                    [*program(), *words], cwd=self.folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log, **OWN_SESSION
+                    [*program(), *words],
+                    cwd=self.folder,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    **OWN_SESSION,
                 )
         self.started[name] = Started(process, notes / f"{name}.log")
 

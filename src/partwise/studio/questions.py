@@ -1,8 +1,10 @@
 """A question that a page asks, checked against the registry, and the commands that it stands for."""
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
 from typing import Any
 
 from partwise.ablation.request import Request
@@ -10,7 +12,7 @@ from partwise.ablation.small_model import SMALL_MODEL
 from partwise.comparison.ledger.predictions import Prediction
 from partwise.config import REGISTRY, ConfigError, did_you_mean
 from partwise.config.overrides import parse_overrides
-from partwise.run_names import check_run_name
+from partwise.run_names import check_run_name, default_run_name
 
 SMALL = "small"
 """The size of `partwise demo`: a model that trains in seconds."""
@@ -42,8 +44,10 @@ class Question:
     allowed: Allowed
 
     @classmethod
-    def from_page(cls, values: Mapping[str, Any], allowed: Allowed) -> "Question":
-        """The question of a page's fields. Raises ConfigError."""
+    def from_page(
+        cls, values: Mapping[str, Any], allowed: Allowed, is_taken: Callable[[str], bool] = lambda name: False
+    ) -> "Question":
+        """The question of a page's fields; without a name, one that is not taken. Raises ConfigError."""
         if unknown := set(values) - KEYS:
             raise ConfigError(f"{sorted(unknown)[0]!r}: no field of a question")
         preset, data = text_of(values, "preset"), text_of(values, "data")
@@ -64,9 +68,7 @@ class Question:
         fields |= {"looks": looks} if looks else {"seeds": int_of(values.get("seeds"), "seeds")}
         fields["margin"] = number_of(values.get("margin"), "margin")
         request = Request.from_dict(fields)
-        name = values.get("name") or request.name()
-        if not isinstance(name, str):
-            raise ConfigError("name: expected a text")
+        name = text_of(values, "name") if values.get("name") else free_name(values, change, is_taken)
         return cls(request, check_run_name(name), allowed)
 
     def compare_words(self, prediction: Prediction | None) -> list[str]:
@@ -84,6 +86,14 @@ class Question:
         data = ["--data", request.data] if request.data else []
         change = [request.preset, *request.change]
         return ["plan", *change, *data, *common, *looks, "--margin", f"{request.margin:g}", "--json"]
+
+
+def free_name(values: Mapping[str, Any], change: Sequence[str], is_taken: Callable[[str], bool]) -> str:
+    """`mingpt_ffn=swiglu_shakespeare_small`, or `...-2` if that is taken."""
+    size = [SMALL] if values.get("size") == SMALL else []
+    name = default_run_name([values["preset"], *change, Path(values["data"]).stem, *size])
+    names = (f"{name}-{number}" if number > 1 else name for number in count(1))
+    return next(each for each in names if not is_taken(each))
 
 
 def common_words(values: Mapping[str, Any], change: Sequence[str], common: Sequence[str]) -> list[str]:

@@ -84,7 +84,7 @@ def run_studio(port: int | None, allowed: Allowed, hosts: tuple[str, ...], prefi
     server = Server(config, guard, f"http://{HOST}:{number}{prefix}", opens)
     guard.on_exchange = lambda: cast(None, server.print_link("for another browser"))
     threading.Thread(target=known_choices, args=(allowed,), daemon=True).start()  # imports torch meanwhile
-    console.print("Ctrl-C ends the studio; comparisons that it has started go on", markup=False)
+    console.print("Ctrl-C ends the studio; comparisons keep running", markup=False)
     server.run(sockets=[listener])
 
 
@@ -116,4 +116,3 @@ def open_browser(link: str) -> None:
     page = Path(mkdtemp(prefix="partwise-studio-")) / "open.html"  # a folder that only this user can read
     write_file(page, f'<!doctype html><meta http-equiv="refresh" content="0; url={link}">'.encode())
     webbrowser.open(page.as_uri())
-

@@ -15,7 +15,7 @@ def look(name: str, as_json: bool) -> None:
         only_json()
     folder = find_comparison(name)
     if folder is None:
-        raise ConfigError(f"there is no comparison {name!r}: `partwise runs` lists them")
+        raise ConfigError(f"no comparison is named {name!r}: `partwise runs` lists them")
     running = RunningComparison(folder)
     running.read_on()
     pairs = running.finished_pairs()

@@ -79,7 +79,7 @@ async function estimate() {
   $("estimate").replaceChildren(el("p", { class: "quiet" }, "Timing a few steps of both arms …"));
   try {
     const plan = await api("estimate", question());
-    const table = el("table", {}, el("caption", {}, "What so many seeds could show"), el("thead", {}, el("tr", {}, ...["Seeds", "Time, at most", "Detectable difference"].map((each) => el("th", { scope: "col" }, each)))));
+    const table = el("table", {}, el("caption", {}, "What each number of seeds could show"), el("thead", {}, el("tr", {}, ...["Seeds", "Time, at most", "Detectable difference"].map((each) => el("th", { scope: "col" }, each)))));
     table.append(el("tbody", {}, ...plan.designs.map((each) => row(number(each.seeds), number(each.seconds === null ? "" : duration(each.seconds)), number(format(each.minimum_detectable_effect, 2))))));
     $("estimate").replaceChildren(table, el("p", { class: "quiet" }, `${plan.noise} A detectable difference is found in 4 of 5 comparisons.`));
   } catch (error) {

@@ -47,7 +47,7 @@ $("prediction").addEventListener("submit", async (event) => {
   $("start").disabled = true;
   try {
     const prediction = { low: Number($("low").value), high: Number($("high").value) };
-    const started = await api("comparisons", { ...asked, prediction });
+    const started = await api("comparisons", { ...asked, name: said.name, prediction });
     location.href = address("watch", started.name);
   } catch (error) {
     showError(error);

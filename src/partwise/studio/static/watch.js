@@ -101,7 +101,7 @@ function follow() {
       }
       return;
     }
-    showError(new Error("The studio does not answer. What it has started goes on; this page continues when the studio is back."));
+    showError(new Error("The studio does not answer. Comparisons keep running; this page continues when the studio is back."));
   });
 }
 
