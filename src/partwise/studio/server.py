@@ -24,19 +24,33 @@ from partwise.web_guard import Guard
 
 HOST = "127.0.0.1"
 REQUEST_SECONDS = 10.0
-"""How long a connection may take to send the head of its first request."""
+"""How long a connection may take to send the head of a request."""
 MAX_CONNECTIONS = 512
 
 
-class PatientProtocol(H11Protocol):
-    """HTTP on one connection, which is closed if no request has come in time."""
+class ImpatientProtocol(H11Protocol):
+    """HTTP on one connection, which is closed if the head of a request does not come in time."""
+
+    waits = False
 
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self.loop.call_later(REQUEST_SECONDS, self.close_if_silent)
+        self._wait_for_request()
 
-    def close_if_silent(self) -> None:
-        if self.cycle is None and not self.transport.is_closing():
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._wait_for_request()
+
+    def _wait_for_request(self) -> None:
+        if not self.waits and (self.cycle is None or self.cycle.response_complete):
+            self.waits = True
+            self.loop.call_later(REQUEST_SECONDS, self._close_without_request, self.cycle)
+
+    def _close_without_request(self, last: object) -> None:
+        self.waits = False
+        if self.cycle is not last:
+            self._wait_for_request()
+        elif not self.transport.is_closing():
             self.transport.close()
 
 
@@ -69,7 +83,7 @@ def run_studio(port: int | None, allowed: Allowed, hosts: tuple[str, ...], prefi
     guard = Guard(studio.application(), f"partwise-{number}", hosts, prefix, PUBLIC)
     config = uvicorn.Config(
         guard,
-        http=PatientProtocol,
+        http=ImpatientProtocol,
         ws="none",
         lifespan="off",
         log_level="error",
