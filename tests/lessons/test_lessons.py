@@ -160,6 +160,19 @@ def test_numbers_have_a_screen_of_their_own(
     assert set(with_listings(LESSONS[3].sections["The idea"]).splitlines()) <= set(lines)
 
 
+def test_one_enter_leaves_the_prediction(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reader who has just pressed Enter is not asked whether to go on; one whose prediction is known, is."""
+    monkeypatch.chdir(tmp_path)
+    reader = lesson_command.Reader(LESSONS[7], None, True, False, 0)
+    pressed: list[str] = []
+    monkeypatch.setattr(reader, "interactive", True)
+    monkeypatch.setattr(lesson_command.console, "input", lambda prompt, **_: pressed.append(prompt) or "-1,1")
+    reader.show("Your prediction")
+    assert len(pressed) == 1 and "from low to high" in pressed[0]
+    reader.show("Your prediction")
+    assert len(pressed) == 2 and "Enter continues" in pressed[1]
+
+
 def test_the_answer_of_other_seeds_lies_in_the_prediction_interval() -> None:
     """In all but one of 1,000 cases, for a mean and for an SD; 2 to 12 other seeds, values simulated here."""
     noise = np.random.default_rng(0)

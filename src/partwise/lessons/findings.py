@@ -159,10 +159,10 @@ def draw_dots(axes: "Axes", answer: StoredAnswer, before: bool) -> None:
 
 
 def row_colors(found: list[tuple[Quantity, list[float]]]) -> list[str]:
-    """One color for all rows with the same change, at any rate."""
+    """One color for all rows of a run with the same change, at any rate."""
     from partwise.plots.plotting import COLORS
 
-    changes = [each.arm.split()[0] for each, _ in found]
+    changes = [(each.run, each.arm.split()[0]) for each, _ in found]
     colors = dict(zip(dict.fromkeys(changes), COLORS, strict=False))
     return [colors[change] for change in changes]
 

@@ -143,7 +143,8 @@ class Reader:
                     console.print("The figure, as a table:", markup=False)
                     console.print(picture_table(read_answer(self.lesson), before=True))
             case "Your prediction":
-                self.predict()
+                if self.predict():  # the reader has just pressed Enter
+                    return
             case "The run":
                 self.train()
             case "An exercise":
@@ -174,23 +175,24 @@ class Reader:
         if answer.strip().lower() in ("q", "quit"):
             raise LeftError
 
-    def predict(self) -> None:
-        """Ask, unless the ledger has a prediction or the run has started."""
+    def predict(self) -> bool:
+        """Ask, unless the ledger has a prediction or the run has started. True if the reader was asked."""
         asked, known = self.lesson.asked, find_prediction(self.folder)
         if known:
             console.print(f"your prediction, in the ledger: {known} {asked.unit}", markup=False)
             self.prediction = known
-            return
+            return False
         if (Path(self.folder) / PLAN_FILE).exists():
             console.print("this run has started: it is too late for a prediction", markup=False)
             self.prediction = None
-            return
-        while self.prediction is None and self.asks and self.interactive:
+            return False
+        asks = self.prediction is None and self.asks and self.interactive
+        while asks and self.prediction is None:
             text = console.input(
                 f"{asked.text} ({asked.unit}), from low to high; Enter predicts nothing: ", markup=False
             )
             if not text.strip():
-                return
+                return True
             try:
                 self.prediction = Prediction.parse(text)
             except ConfigError as error:
@@ -198,6 +200,7 @@ class Reader:
         if self.prediction and not self.stored:
             self.prediction = record_prediction(self.lesson, self.folder, self.prediction)
             console.print(f"in the ledger: {self.prediction} {asked.unit}", markup=False)
+        return asks
 
     def train(self) -> None:
         """Run the comparisons, or take the stored answer where this machine needs longer than its reader may have."""
