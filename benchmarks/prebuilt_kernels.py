@@ -2,6 +2,7 @@
 
 Each variant that this CPU runs has a process of its own; they take turns. A ratio above 1 means that the wheel's is slower.
 Variants below the CPU's own are compared with a native build for their instructions (`CXX="c++ -march=x86-64-v3"`).
+With `--cpu-seconds` a step has one thread and is measured by its CPU seconds, which other processes change less.
 """
 
 import os
@@ -19,7 +20,7 @@ NATIVE = {"avx2": "-march=x86-64-v3", "avx512": "-march=x86-64-v4", "avx512_bf16
 STEPS = 5
 
 
-def serve(folder: str, model: str) -> None:
+def serve(folder: str, model: str, clock: str) -> None:
     """Run a block of steps for each line of the input, and print its seconds."""
     from partwise.kernels import prebuilt
 
@@ -40,18 +41,20 @@ def serve(folder: str, model: str) -> None:
     plan_config(config, runtime).apply(network)
     tokens = torch.randint(65, (12, config.context_length), generator=torch.Generator().manual_seed(0))
     for _ in sys.stdin:
-        started = time.perf_counter()
+        started = getattr(time, clock)()
         for _ in range(STEPS):
             with torch.autocast("cpu", torch.bfloat16, enabled=runtime.precision == "bfloat16"):
                 network(tokens).float().logsumexp(-1).mean().backward()
-        print(time.perf_counter() - started, flush=True)
+        print(getattr(time, clock)() - started, flush=True)
 
 
-def start(folder: str, variant: str, model: str) -> "subprocess.Popen[str]":
+def start(folder: str, variant: str, model: str, cpu_seconds: bool) -> "subprocess.Popen[str]":
     environment = {**os.environ, "PARTWISE_KERNELS": variant}
+    if cpu_seconds:
+        environment["OMP_NUM_THREADS"] = "1"
     if folder == "native" and variant in NATIVE:
         environment["CXX"] = f"c++ {NATIVE[variant]}"
-    command = [sys.executable, __file__, "--serve", folder, model]
+    command = [sys.executable, __file__, "--serve", folder, model, "process_time" if cpu_seconds else "perf_counter"]
     return subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
@@ -65,15 +68,21 @@ def block(process: "subprocess.Popen[str]") -> float:
 def main() -> None:
     parser = benchmark_parser(__doc__, rounds=15)
     parser.add_argument("folder", type=Path, help="the kernels of one platform, by `make wheels`")
+    parser.add_argument("--cpu-seconds", action="store_true", help="one thread, by its CPU seconds")
+    parser.add_argument("--variants", nargs="*", help="default: all that this CPU runs")
     options = parser.parse_args()
     from partwise.kernels import prebuilt
 
     prebuilt.FOLDER = options.folder
     found = prebuilt.wheel()
     assert found is not None
-    for variant in [each.name for each in found.usable()]:
+    best, *lower = [each.name for each in found.usable()]
+    NATIVE.pop(best, None)  # compiled for this CPU
+    for variant in options.variants or [best, *lower]:
         for model in MODELS:
-            native, ours = start("native", variant, model), start(str(options.folder), variant, model)
+            native, ours = (
+                start(name, variant, model, options.cpu_seconds) for name in ("native", str(options.folder))
+            )
             for process in (native, ours):
                 block(process)
             pairs = [(block(native), block(ours)) for _ in range(options.rounds)]
