@@ -38,6 +38,7 @@ EXCLUDED = [
     "tests/kernels/test_build.py",
     "tests/kernels/test_prebuilt.py",
 ]  # of the allocator, and of the compiler itself
+COMPILES = "test_smaller_cpus_compute_the_same"  # kernels of its own
 RECORDED = {
     "attention": ("attention", "ATTENTION", 1e-5),
     "mlp": ("mlp", "MLP_F32", 1e-5),
@@ -102,6 +103,7 @@ def check_wheel(variant: str) -> str:
     if variant not in found.stdout.split():
         return f"not run: this CPU runs {found.stdout.strip()}"
     command = [sys.executable, "-m", "pytest", "-n", "auto", "-rs", *TESTS, *(f"--ignore={name}" for name in EXCLUDED)]
+    command += ["--deselect", f"tests/kernels/test_block.py::{COMPILES}"]
     done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True)
     print(done.stdout, flush=True)
     if done.returncode or "is unavailable" in done.stdout + done.stderr:

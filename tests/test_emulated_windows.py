@@ -27,6 +27,12 @@ for module, name in ((machine.os, "geteuid"), (files.os, "O_NOFOLLOW"), (process
 assert os.geteuid and signal.SIGKILL and sys.platform == "linux", "nothing is gone for other modules"
 assert machine.sys.platform == "win32" and machine.processor_name() == "An Emulated Processor"
 assert machine.is_alive(os.getpid()) and not machine.is_alive(2**22 + 1)
+class Model:
+    pass
+model = Model()
+model.weights, model.itself = open("weights", "w"), model
+del model
+files.rename(Path("weights"), Path("renamed"))
 held = open("held.txt", "w")
 for change in (lambda: files.rename(Path("held.txt"), Path("other.txt")), lambda: files.replace_file(Path("held.txt"), b"")):
     files.BUSY_SECONDS = 0

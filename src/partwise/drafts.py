@@ -1,8 +1,10 @@
 """New folders and files that are either complete or absent."""
 
+import gc
 import os
 import re
 import shutil
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -30,6 +32,8 @@ def new_folder(target: Path) -> Iterator[Path]:
                 sync(Path(folder, name))
         rename(draft, target)
     except BaseException:
+        if sys.platform == "win32":
+            gc.collect()  # a model that nothing but itself refers to may still have a file of it mapped
         shutil.rmtree(draft, ignore_errors=True)
         raise
     with suppress(OSError):  # the folder is there; only a power failure could still undo the renaming

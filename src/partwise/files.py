@@ -4,6 +4,7 @@ A folder from elsewhere may have links under the names that we write. Imports no
 """
 
 import errno
+import gc
 import hashlib
 import os
 import stat
@@ -91,6 +92,7 @@ def patiently(change: Callable[[Path, Path], None], source: Path, target: Path) 
         except PermissionError:
             if sys.platform != "win32" or time.monotonic() > deadline:
                 raise
+        gc.collect()  # a model that nothing but itself refers to may still have it mapped
         time.sleep(0.02)
 
 
