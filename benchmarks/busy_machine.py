@@ -83,10 +83,7 @@ def main() -> None:
     peer = {**task, "peer": True, "nanogpt": str(options.nanogpt or "")}
     busy = options.busy * len(os.sched_getaffinity(0))
     with contextlib.ExitStack() as stack:
-        trainees = {
-            "partwise": Trainee({**task, "who": "partwise"}, {}),
-            "nanoGPT": Trainee({**peer, "who": "nanoGPT"}, {}),
-        }
+        trainees = {OURS: Trainee(task, {}), SPINNING: Trainee(task, DEFAULT_WAITING), PEER: Trainee(peer, {})}
         for trainee in trainees.values():
             stack.callback(trainee.close)
         others = stack.enter_context(busy_processes(busy))

@@ -94,7 +94,9 @@ inline void micro_kernel(const typename Dtype::Word* a, int64_t a_row, int64_t a
 template <class Dtype, int N>
 void gemm_panel(const typename Dtype::Word* a, int64_t a_row, int64_t a_k, int rows, const typename Dtype::Word* b,
                 int64_t b_row, int K, const Epilogue<Dtype>& to) {
-    constexpr int R = REGISTERS == 32 ? (N == 6 ? 4 : N == 4 ? 6 : N == 2 ? 12 : 16) : (N == 2 ? 4 : 8), FEW = N > 2 ? 2 : 4;
+    // with 16 registers: 12 sums, enough for two products a cycle that each take five; bfloat16 words need registers of their own
+    constexpr int FEW_REGISTERS = N == 2 ? (Dtype::PER_WORD == 1 ? 6 : 4) : 8;
+    constexpr int R = REGISTERS == 32 ? (N == 6 ? 4 : N == 4 ? 6 : N == 2 ? 12 : 16) : FEW_REGISTERS, FEW = N > 2 ? 2 : 4;
     int r = 0;
     for (; r + R <= rows; r += R) micro_kernel<Dtype, R, N>(a + r * a_row, a_row, a_k, b, b_row, K, to.at(r, 0));
     if constexpr (R > 8)  // with fewer independent sums, each would wait for its previous addition
