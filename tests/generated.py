@@ -197,6 +197,7 @@ FILES: dict[str, Callable[[], str]] = {
     "docs/target.schema.json": lambda: schema("target"),
     "docs/try.schema.json": lambda: schema("try"),
     "docs/search.schema.json": lambda: schema("search"),
+    "docs/any-time.schema.json": lambda: schema("any_time"),
     "docs/against-a-target.md": target_page,
     "docs/images/speed.svg": speed_chart,
     "docs/images/speed-avx2.svg": lambda: speed_chart("benchmarks-avx2"),

@@ -35,13 +35,20 @@ def verdict(
             help="The file is the results.tsv of a search: how many of its keeps would chance explain?",
         ),
     ] = False,
+    any_time: Annotated[
+        bool,
+        typer.Option("--any-time", metavar=FLAG, help="A verdict that you may ask for after every new run."),
+    ] = False,
     rule: Annotated[
         str | None,
         typer.Option("--rule", metavar="NAME", help="The target of a contest: modded-nanogpt, parameter-golf, ..."),
     ] = None,
     record: Annotated[float | None, typer.Option(help="--rule parameter-golf: the mean of the last record.")] = None,
     alpha: Annotated[
-        float | None, typer.Option(help="--target: error of 'reached', and of 'missed'. Default: 0.01.")
+        float | None,
+        typer.Option(
+            help="--target: error of 'reached', and of 'missed'. Default: 0.01. --any-time without it: 0.05 over both."
+        ),
     ] = None,
     looks: Annotated[
         str | None, typer.Option("--looks", metavar="N,N,...", help="--target: planned looks, in runs, such as 3,6.")
@@ -97,7 +104,7 @@ def verdict(
     With --target: whether each entry reaches a number that was fixed in advance. With --search: what chance would have kept.
 
     Judge once: a file that grows and is judged again at 4, 8, 16 and 32 seeds has a false difference in 15% of cases. Give
-    --judged from the second time on, or plan the looks (compare --looks).
+    --judged from the second time on, plan the looks (compare --looks), or ask with --any-time.
     """
     gc.disable()  # collecting would take a fifth of the time of so short a command
     try:
@@ -130,6 +137,28 @@ def verdict(
             from partwise.cli.commands.search_audit import audit_search
 
             audit_search(file, sd_source=sd_source, **shared)
+            return
+        if any_time:
+            of_fixed = {name: of_arms[name] for name in ("judged", "unpaired", "metric")}
+            given = {"rule": rule, **of_target, **of_fixed, "known-sd": known_sd, "alpha": None}
+            refuse_others(given, "is not for --any-time, a t test of all pairs or runs so far")
+            if target is not None:
+                refuse_others(of_arms, "is for comparing arms: leave it out, or --target")
+            from partwise.cli.commands.any_time import judge_any_time
+
+            judge_any_time(
+                file,
+                target=target,
+                margin=margin,
+                baseline=baseline,
+                failure=failure,
+                alpha=alpha,
+                higher_is_better=higher_is_better,
+                columns=columns,
+                run_names=run_names,
+                take=take,
+                as_json=as_json,
+            )
             return
         if target is not None or rule is not None:
             refuse_others(of_arms, "is for comparing arms: leave it out, or --target")

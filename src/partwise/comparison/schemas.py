@@ -1,5 +1,4 @@
-"""The JSON Schemas, in docs/: `verdict --json`, with and without a target, `try --json`, `results.json` and certificates."""
-"""The JSON Schemas of `verdict --json`, alone, of a target and of a search, `results.json` and certificates, in docs/."""
+"""The JSON Schemas, in docs/: `verdict --json` in its four forms, `try --json`, `results.json` and certificates."""
 
 import json
 from typing import Any, Literal
@@ -10,6 +9,7 @@ from partwise.comparison.certificate.certificate import Certificate
 from partwise.comparison.results import Results
 from partwise.comparison.search.answer import SearchState
 from partwise.comparison.search.audit import Audit
+from partwise.comparison.stats.any_time_verdicts import AnyTimeRow, Question
 from partwise.comparison.stats.effect import Effect
 from partwise.comparison.targets.contests import Rule
 from partwise.comparison.targets.target import Entry, Target
@@ -50,6 +50,19 @@ class SearchDocument(BaseModel):
     read: str
 
 
+class AnyTimeDocument(BaseModel):
+    """What `partwise verdict --any-time --json` prints."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    question: Literal["any-time"]
+    method: str
+    asked: Question
+    rows: tuple[AnyTimeRow, ...]
+    notes: tuple[str, ...]
+    read: str | None
+
+
 HASH = {"description": "The hash of all other keys, in the file alone.", "title": "Sha256", "type": "string"}
 
 
@@ -65,6 +78,10 @@ def try_schema() -> str:
     return schema_text(SearchState.model_json_schema())
 def search_schema() -> str:
     return schema_text(SearchDocument.model_json_schema(mode="serialization"))
+
+
+def any_time_schema() -> str:
+    return schema_text(AnyTimeDocument.model_json_schema(mode="serialization"))
 
 
 def results_schema() -> str:
