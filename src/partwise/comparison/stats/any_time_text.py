@@ -7,7 +7,6 @@ from typing import Any
 from partwise.comparison.stats.any_time import fewest_values
 from partwise.comparison.stats.any_time_verdicts import METHOD, AnyTimeRow, Question
 from partwise.comparison.stats.number_format import choose_decimals, format_number, format_p, format_percent
-from partwise.messages import quantity
 
 
 def headline(row: AnyTimeRow, question: Question) -> str:
@@ -70,7 +69,7 @@ def notes(rows: Sequence[AnyTimeRow], question: Question) -> Iterator[str]:
         yield f"{', '.join(few)}: fewer than {fewest} {_noun(rows[0])}s can show nothing at this error."
     for row in rows:
         if row.left_out:
-            yield f"{row.name}: {quantity(row.left_out, 'run')} left out, as the other arm lacks the seed."
+            yield f"{row.name}: {_count(row.left_out, 'run')} left out, as the other arm lacks the seed."
 
 
 def document(rows: Sequence[AnyTimeRow], question: Question, read: str | None) -> dict[str, Any]:
@@ -90,7 +89,11 @@ def _noun(row: AnyTimeRow) -> str:
 
 
 def _things(row: AnyTimeRow) -> str:
-    return quantity(row.n, _noun(row))
+    return _count(row.n, _noun(row))
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _digits(row: AnyTimeRow, question: Question) -> int:
