@@ -68,5 +68,7 @@ def test_without_a_repeat_there_is_no_number_but_what_to_run() -> None:
     assert "Run commit c1 4 more times unchanged" in text and "would keep 0" not in text
     copied = audit(rows_of([1.0, 0.99], repeats=[1.0, 1.0]))  # one seed, run again
     assert copied.noise is None and noise_of_repeats([]) is None
+    parents = [Row(commit="a", value=value, status="discard", description="") for value in (1.0, 1.1, 0.9, 1.2)]
+    assert "Warning: most lines have the commit of another" in " ".join(notes(audit(parents)))
     with pytest.raises(ConfigError, match="fewer than 2 runs"):
         audit(rows_of([1.0, None]))

@@ -14,8 +14,8 @@ SEARCH = (
     + "a1\t0.997900\t44.0\tkeep\tbaseline\n"
     + 'b2\t0.993200\t44.2\tKEEP\tuse "muon"\tfor all\n'
     + "c3\t0.000000\t0.0\tcrash\tdouble width (OOM)\n"
-    + "d4\tnan\t44.0\tdiscard\tno warmup\n"
-    + "e5\t0.000000\t0.0\tdiscard\tforgot\n"
+    + "-\tnan\t44.0\tdiscard\tno warmup\n"
+    + "N/A\t0.000000\t0.0\tdiscard\tforgot\n"
 )
 
 
@@ -30,6 +30,7 @@ def test_a_file_is_read_with_its_crashes_and_tabs_told(tmp_path: Path) -> None:
     assert [row.value for row in file.rows] == [0.9979, 0.9932, None, None, None]
     assert [row.status for row in file.rows] == ["keep", "keep", "crash", "discard", "discard"]
     assert file.rows[1].description == 'use "muon" for all' and file.rows[1].memory == 44.2
+    assert [row.commit for row in file.rows] == ["a1", "b2", "c3", "", ""]  # the last two are no repeats
     assert (file.value_name, file.memory_name) == ("val_bpb", "memory_gb")
     assert [note.split(":")[0] for note in file.notes] == ["Line 3", "Line 6", "Line 5"]
 

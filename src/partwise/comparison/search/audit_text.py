@@ -60,6 +60,8 @@ def notes(audit: Audit) -> Iterator[str]:
         yield f"SD of a run: {format_number(noise.sd, choose_decimals(noise.sd, ()))} (from {noise.source}{df})."
         if noise.df is not None and noise.df < ENOUGH_RUNS:
             yield f"Warning: the SD is from few repeats; run commit {audit.repeat_commit} some more times."
+        if audit.repeats > audit.candidates:
+            yield "Warning: most lines have the commit of another line and count as repeats; give each change its own commit."
         far = audit.candidates - (audit.contenders or 0)
         if far:
             was = "is" if far == 1 else "are"

@@ -22,6 +22,9 @@ STATUS_WORDS: Mapping[str, Status] = {
     "discarded": "discard",
     "crashed": "crash",
 }
+NOTHING = ("", "-", "n/a", "na", "none", "null")
+"""Cells without a value, and without a commit: rows that share one of these are no repeats."""
+
 MAX_BYTES = 1 << 24
 FORMULA = ("=", "+", "-", "@")
 """How a cell starts that a spreadsheet would compute."""
@@ -161,8 +164,9 @@ def _row(named: Mapping[str, str], value_name: str, memory_name: str, where: str
         raise ConfigError(f"{where}: status={named['status']!r}: expected {', '.join(get_args(Status)[:3])}")
     value = _number(named[value_name], f"{where}: {value_name}={named[value_name]!r}: expected a number such as 0.9979")
     memory = named.get(memory_name, "")
+    commit = _as_written(named["commit"])
     return Row(
-        commit=_as_written(named["commit"]),
+        commit="" if commit.lower() in NOTHING else commit,
         value=None if status == "crash" else value,
         status=status,
         description=_as_written(named["description"]),
@@ -178,7 +182,7 @@ def _as_written(cell: str) -> str:
 
 
 def _number(text: str, refusal: str) -> float | None:
-    if text.lower() in ("", "-", "n/a", "na", "none", "crash"):
+    if text.lower() in (*NOTHING, "crash"):
         return None
     number = parse_number(text, refusal)
     return number if math.isfinite(number) else None
