@@ -86,7 +86,7 @@ def test_fixed_files_are_those_of_the_best(repository: Path) -> None:
 
 def test_a_candidate_equal_to_the_best_names_what_is_not_committed(repository: Path) -> None:
     Path("settings.sh").write_text("GAIN=-1000\nFAIL=\n")
-    with pytest.raises(ConfigError, match="equals the best.*changes that are not committed are not tried"):
+    with pytest.raises(ConfigError, match=r"equals the best.*changes that are not committed are not tried"):
         answer(repository, "HEAD")
     assert ran(repository) == [], "nothing runs for a candidate that is refused"
     with pytest.raises(ConfigError, match=re.escape("no commit, no patch file and no command")):

@@ -129,40 +129,34 @@ def is_outside(path: str) -> bool:
 
 def make_candidate(given: Given, repository: Repository, best: Candidate, fixed: Sequence[str]) -> Candidate:
     """The commit and command to try against the best. Raises ConfigError."""
-    commit, command = best.commit, best.command
     if given.kind == "command":
-        command = given.content
+        if given.content == best.command:
+            raise ConfigError(f"{show(given.text)} equals the command of the best, so there is nothing to try")
+        return Candidate(best.commit, given.content)
+    base = given.content if given.kind == "commit" else best.commit
+    notes: list[str] = []
     with tempfile.TemporaryDirectory() as folder:
         index = Index(repository, Path(folder) / "index")
+        index.read(base)
         if given.kind == "patch":
-            index.read(best.commit)
             index.apply(Path(given.text))
-        elif given.kind == "commit":
-            commit = given.content
-            index.read(commit)
-        tree = index.tree() if given.kind != "command" else repository.tree_of(commit)
-        notes: tuple[str, ...] = ()
-        if given.kind != "command" and fixed:
+        tree = index.tree()
+        if fixed:
             index.restore(best.commit, fixed)
-            restored = index.tree()
-            if restored != tree:
-                notes = (f"its changes to fixed files ({', '.join(fixed)}) are left out",)
-            tree = restored
-    if given.kind == "commit":
-        if tree != repository.tree_of(commit):
-            commit = repository.commit_tree(tree, commit)
-        if not repository.contains(given.content, best.commit) and tree != repository.tree_of(best.commit):
-            notes += ("it does not build on the best, so keeping it would drop what was kept before",)
-    elif tree != repository.tree_of(best.commit):
-        commit = repository.commit_tree(tree, best.commit)
-    check_modes(repository, best.commit, commit, given.text)
-    if repository.tree_of(commit) == repository.tree_of(best.commit) and command == best.command:
+            changed, tree = tree, index.tree()
+            if tree != changed:
+                notes.append(f"its changes to fixed files ({', '.join(fixed)}) are left out")
+    commit = base if tree == repository.tree_of(base) else repository.commit_tree(tree, base)
+    if tree == repository.tree_of(best.commit):
         raise ConfigError(
             f"{show(given.text)} equals the best, {best.commit[:10]}, so there is nothing to try"
             f"{': ' + notes[0] if notes else ''}; changes that are not committed are not tried: commit them, or give "
             "`git diff` as a patch"
         )
-    return Candidate(commit, command, notes)
+    check_modes(repository, best.commit, commit, given.text)
+    if given.kind == "commit" and not repository.contains(given.content, best.commit):
+        notes.append("it does not build on the best, so keeping it would drop what was kept before")
+    return Candidate(commit, best.command, tuple(notes))
 
 
 def check_modes(repository: Repository, best: str, commit: str, name: str) -> None:

@@ -56,7 +56,7 @@ def open_search(
         del environment["code"]
         if not new:
             found = read_search(path)
-            if metric is not None and given.get("command") and never_ran(found):
+            if metric is not None and given.get("command") and only_failed(found):
                 new = True  # the settings of a start that never had a value may be mended
         if new:
             assert metric is not None
@@ -88,12 +88,10 @@ def check_new(path: Path, name: str, given: Mapping[str, Any], metric: Mapping[s
         )
 
 
-def never_ran(search: SearchFolder) -> bool:
-    """Whether no run of its start has a value."""
-    if search.tries or any(pool.repeats for pool in search.pools):
-        return False
-    results = search.path.glob(f"{POOLS}/*/run-*/{RESULT}")
-    return all(read_record(result).get("status") != "done" for result in results)
+def only_failed(search: SearchFolder) -> bool:
+    """Whether runs of its start have ended, and none has a value."""
+    results = list(search.path.glob(f"{POOLS}/*/run-*/{RESULT}"))
+    return bool(results) and all(read_record(result).get("status") != "done" for result in results)
 
 
 def clear_runs(path: Path) -> None:

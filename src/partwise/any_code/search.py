@@ -13,6 +13,7 @@ from partwise.any_code.provenance import git
 from partwise.any_code.search_folder import SEEDS, TRIES, PoolFolder, SearchFolder, TryFolder
 from partwise.any_code.search_ledger import record_answer, record_start
 from partwise.any_code.search_runs import SearchRuns
+from partwise.any_code.search_table import write_table
 from partwise.any_code.worktrees import Repository
 from partwise.comparison.results import TrialResult
 from partwise.comparison.search.answer import Tried
@@ -192,7 +193,8 @@ class OpenSearch:
         return ended.tried
 
     def record(self, ended: TryFolder) -> None:
-        """Write the decision to the ledger, unless it is there."""
+        """Write the decision to the table, and to the ledger, unless it is there."""
+        write_table(self.folder)
         pool = next((each for each in reversed(self.folder.pools) if each.best == ended.tried.against), None)
         repeats = repeats_of(pool)
         record_answer(

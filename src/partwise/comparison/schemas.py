@@ -76,6 +76,8 @@ def target_schema() -> str:
 
 def try_schema() -> str:
     return schema_text(SearchState.model_json_schema())
+
+
 def search_schema() -> str:
     return schema_text(SearchDocument.model_json_schema(mode="serialization"))
 
