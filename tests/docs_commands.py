@@ -51,6 +51,7 @@ NOT_RUN = {
     "partwise compare experiment.yaml --seeds 20 --on ray": "it needs Ray; test_ray.py has it",
     "partwise eval other --tasks": "it needs lm_eval; tests/harness has it",
     "partwise compare from=out train.lr=1e-3 --metric": "it needs lm_eval; test_task_metric.py has it",
+    "partwise try": "its exit status is the answer; tests/any_code/test_search.py has it",
     "partwise work sweep": "it belongs to the command above",
     "partwise demo": "`make demo` runs it",
     "partwise verify runs/NAME": "NAME stands for a comparison of the reader's own",
