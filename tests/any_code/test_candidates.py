@@ -90,7 +90,7 @@ def test_a_candidate_equal_to_the_best_names_what_is_not_committed(repository: P
         answer(repository, "HEAD")
     assert ran(repository) == [], "nothing runs for a candidate that is refused"
     with pytest.raises(ConfigError, match=re.escape("no commit, no patch file and no command")):
-        answer(repository, "no-such-thing")
+        answer(repository, "no-such-thing" * 1000)
 
 
 def test_a_patch_is_the_same_commit_whenever_it_is_made(repository: Path) -> None:

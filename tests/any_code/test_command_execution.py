@@ -272,8 +272,8 @@ def test_the_last_line_of_a_long_log(tmp_path: Path) -> None:
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows does not tell")
 def test_the_peak_memory_of_a_command_is_measured(tmp_path: Path) -> None:
     """Also that of a process which it starts, and which has ended; never that of the process that reads it."""
-    child = 'import subprocess, sys; subprocess.run([sys.executable, "-c", "len(bytearray([1]) * (300 << 20))"]); print("val loss 1")'
-    made = trial(tmp_path, command=script(child))
+    child = 'import subprocess, sys; subprocess.run([sys.executable, "-c", "len(bytearray([1]) * (300 << 20))"]); '
+    made = trial(tmp_path, command=script(child + 'print("val loss 1")'))
     assert run(made) == "done"
     assert 300 << 20 < (made.outcome("val loss").peak_memory or 0) < 450 << 20
     small = trial(tmp_path, seed=1, command=script('print("val loss 1")'))

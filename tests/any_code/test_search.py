@@ -269,6 +269,8 @@ def test_on_another_machine_the_best_is_repeated_or_nothing_runs(
         (["--search", "s", "--description", "a"], "--description and --again belong to a candidate"),
         (["HEAD", "--search", "s", "--higher-is-better"], "--higher-is-better belongs to --metric"),
         (["HEAD", "--search", "plain"], "runs/plain exists and is no search"),
+        (["sh train.sh {seed} {fodler}", "--search", "s"], "{fodler} is unknown; did you mean 'folder'?"),
+        (["sh 'train.sh {seed}", "--search", "s"], "cannot be split into words: no closing quotation"),
     ],
 )
 def test_bad_input_is_one_line(repository: Path, given: list[str], message: str) -> None:
@@ -278,3 +280,4 @@ def test_bad_input_is_one_line(repository: Path, given: list[str], message: str)
     Path("runs/plain/file").touch()
     done = try_(*given)
     assert isinstance(done.exception, ConfigError) and message in str(done.exception), done.output
+    assert not ran(repository)

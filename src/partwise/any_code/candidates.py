@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Literal
 
+from partwise.any_code.template import placeholders, split_words
 from partwise.any_code.worktrees import Repository
-from partwise.config import ConfigError, digest, read_file
+from partwise.config import ConfigError, did_you_mean, digest, read_file
 from partwise.config.yaml import show
 from partwise.git import run_git
 
@@ -55,11 +56,12 @@ class Candidate:
 def parse_candidate(text: str, repository: Repository) -> Given:
     """A command has `{seed}`, a patch is a file, and all else names a commit. Raises ConfigError."""
     file = Path(text)
-    if not text.isspace() and file.is_file():
+    if is_file(file):
         content = read_patch(file)
         check_patch(content, text)
         return Given("patch", text, hashlib.sha256(content).hexdigest())
     if "{seed}" in text:
+        check_command(text)
         return Given("command", text, text)
     try:
         return Given("commit", text, repository.commit_of(text))
@@ -68,6 +70,32 @@ def parse_candidate(text: str, repository: Repository) -> Given:
             f"{show(text)} is no commit, no patch file and no command: give a branch, a tag or a hash, the path of a file "
             "that `git diff` wrote, or a command with {seed}"
         ) from None
+
+
+def is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # a command that is too long for a name
+        return False
+
+
+def check_command(command: str) -> None:
+    """Raise ConfigError unless a command can be run with a seed."""
+    check_known(command)
+    if "seed" not in placeholders(command):
+        raise ConfigError(
+            f"{show(command)} has no {{seed}}, so all its runs would be the same: add it, as in --seed={{seed}}"
+        )
+
+
+def check_known(command: str) -> None:
+    """Raise ConfigError for words that cannot be split, and for another placeholder than `{seed}` and `{folder}`."""
+    if unknown := sorted(placeholders(command) - {"seed", "folder"}):
+        raise ConfigError(
+            f"{show(command)}: {{{unknown[0]}}} is unknown{did_you_mean(unknown[0], ('seed', 'folder'))}; write "
+            f"{{{{{unknown[0]}}}}} for text in braces"
+        )
+    split_words(command)
 
 
 def read_patch(file: Path) -> bytes:

@@ -8,7 +8,15 @@ from typing import Any
 
 from partwise.any_code.provenance import changes_since, describe_environment
 from partwise.any_code.search import OpenSearch, Tell
-from partwise.any_code.search_folder import POOLS, SEARCH_FILE, SearchFolder, create_search, read_search
+from partwise.any_code.search_folder import (
+    POOLS,
+    SEARCH_FILE,
+    TRIES,
+    WORKTREES,
+    SearchFolder,
+    create_search,
+    read_search,
+)
 from partwise.any_code.search_runs import OnRun, SearchRuns
 from partwise.any_code.search_settings import check_same, make_settings
 from partwise.any_code.worktrees import Repository
@@ -16,6 +24,7 @@ from partwise.comparison.search.answer import SearchState
 from partwise.comparison.trials.stored import RESULT
 from partwise.config import ConfigError, did_you_mean
 from partwise.drafts import make_folder
+from partwise.files import refuse_links
 from partwise.records import read_record
 from partwise.run_names import FolderLock, check_run_name, explain_write_errors
 
@@ -48,10 +57,12 @@ def open_search(
     new = not (path / SEARCH_FILE).exists()
     if new:
         check_new(path, name, given, metric)
+        make_settings(given, metric or {}, repository)  # raises before anything is written
     with explain_write_errors(path):
         make_folder(path)
     lock = FolderLock(path, option="--search")
     try:
+        refuse_links(path, {POOLS: 2, TRIES: 2, WORKTREES: 1})
         environment = describe_environment(Path(), [], [])
         del environment["code"]
         if not new:

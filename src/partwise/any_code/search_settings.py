@@ -6,11 +6,10 @@ from typing import Any
 
 from pydantic import Field
 
-from partwise.any_code.candidates import check_fixed, is_outside
-from partwise.any_code.command_plan import CommandConfig, check_placeholders
-from partwise.any_code.experiment_file import ArmSpec, Metric, TrialLimits
+from partwise.any_code.candidates import check_command, check_fixed, check_known, is_outside
+from partwise.any_code.experiment_file import Metric, TrialLimits
 from partwise.any_code.result_files import lies_in_folder
-from partwise.any_code.template import placeholders, split_words
+from partwise.any_code.template import split_words
 from partwise.any_code.worktrees import Repository
 from partwise.comparison.search.rule import Design
 from partwise.config import Config, ConfigError
@@ -73,13 +72,6 @@ def make_settings(given: Mapping[str, Any], metric: Mapping[str, Any], repositor
     return settings
 
 
-def check_command(command: str) -> None:
-    """Raise ConfigError unless `{seed}` reaches the command, and it has no unknown placeholder."""
-    check_placeholders(CommandConfig(command), "candidate", ArmSpec())
-    if "args" in placeholders(command):
-        raise ConfigError(f"{show(command)}: a search has no {{args}}: to try other words, give another command")
-
-
 def check_metric_source(settings: SearchSettings) -> None:
     source = settings.metric.source
     if settings.metric.is_stream or (lies_in_folder(source) and settings.evaluate is None):
@@ -104,8 +96,7 @@ def check_evaluation(settings: SearchSettings) -> None:
             f"--evaluate {show(settings.evaluate)}: name its program with --fixed, or a candidate could change how it is "
             "measured"
         )
-    if unknown := sorted(placeholders(settings.evaluate) - {"seed", "folder"}):
-        raise ConfigError(f"--evaluate: {{{unknown[0]}}} is unknown; it may have {{seed}} and {{folder}}")
+    check_known(settings.evaluate)
 
 
 def is_below(word: str, path: str) -> bool:

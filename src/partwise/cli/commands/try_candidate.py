@@ -17,7 +17,7 @@ from partwise.config.yaml import show
 from partwise.messages import format_duration, quantity
 
 STATUS = {"keep": MET, "discard": NOT_MET, "undecided": UNDECIDED}
-MARKS = {"keep": ("✓", "green"), "discard": ("✕", "red"), "undecided": ("?", "yellow"), "unfinished": ("…", "yellow")}
+MARKS = {"keep": ("✓", "green"), "discard": ("✕", "red"), "undecided": ("?", "yellow")}
 
 ONE_AT_A_TIME = "runs go one at a time: a time budget is fair only if nothing else uses this machine"
 
