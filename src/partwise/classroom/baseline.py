@@ -1,7 +1,7 @@
-"""The teacher's own runs of the baseline, and where those of a student are expected."""
+"""Where the values of the baseline are expected: by the teacher's own runs, or by those of the other students."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -15,13 +15,15 @@ from partwise.config import ConfigError
 ALPHA = 0.001
 """The mean of a student who ran what was assigned lies outside the interval with this probability, for normal values."""
 MIN_RUNS = 2
+MIN_RUNS_OF_CLASS = 10
+"""Fewer values of other students would leave their SD too uncertain."""
 MACHINE = ("system", "cpu", "torch")
 RUNTIME = ("device", "precision")
 
 
 @dataclass(frozen=True)
 class Baseline:
-    """The values of the teacher's runs, and where they ran."""
+    """Values of other runs, and where they ran."""
 
     values: tuple[float, ...]
     machine: dict[str, Any]
@@ -45,6 +47,21 @@ class Baseline:
             )
         return cls(tuple(values.values()), dict(certificate.machine), dict(certificate.runtime))
 
+    @classmethod
+    def of_class(cls, certificate: Certificate, others: Sequence[Certificate]) -> Self | None:
+        """The values of the other students on the same machine and with the same precision; None if there are too few."""
+        place = (place_of(certificate.machine, MACHINE), place_of(certificate.runtime, RUNTIME))
+        values = tuple(
+            value
+            for other in others
+            if other is not certificate
+            and (place_of(other.machine, MACHINE), place_of(other.runtime, RUNTIME)) == place
+            for value in other.numbers[other.baseline].values()
+            if math.isfinite(value)
+        )
+        enough = len(values) >= MIN_RUNS_OF_CLASS
+        return cls(values, dict(certificate.machine), dict(certificate.runtime)) if enough else None
+
     def interval(self, runs: int) -> tuple[float, float]:
         """Where the mean of other runs lies with a probability of 1 - ALPHA: m ± t s sqrt(1/N + 1/n)."""
         count = len(self.values)
@@ -60,3 +77,7 @@ class Baseline:
             for key in keys
             if here.get(key) != there.get(key)
         ]
+
+
+def place_of(facts: Mapping[str, Any], keys: Sequence[str]) -> tuple[Any, ...]:
+    return tuple(facts.get(key) for key in keys)

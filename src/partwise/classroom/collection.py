@@ -11,7 +11,7 @@ from scipy import special
 from partwise.classroom.assignment import Assignment
 from partwise.classroom.baseline import Baseline
 from partwise.classroom.check import Check
-from partwise.classroom.checks import changed_arm, check_hand_in, student_of
+from partwise.classroom.checks import changed_arm, check_hand_in, student_of, values_check
 from partwise.classroom.copies import check_copies
 from partwise.classroom.hand_ins import HandIn, read_hand_in, shown
 from partwise.comparison.certificate.verification import judge_values
@@ -110,7 +110,8 @@ def collect(paths: Sequence[Path], assignment: Assignment, baseline: Baseline | 
         except ConfigError as error:
             collection.refused[name] = shown(error, 300)
             continue
-        collection.entries.append(make_entry(hand_in, assignment, baseline))
+        collection.entries.append(make_entry(hand_in, assignment))
+    compare_baselines(collection, baseline)
     copies = check_copies([entry.hand_in for entry in collection.entries], assignment)
     for entry in collection.entries:
         entry.checks += copies[entry.name]
@@ -131,8 +132,8 @@ def named(paths: Sequence[Path], notes: list[str]) -> Mapping[str, Path]:
     return found
 
 
-def make_entry(hand_in: HandIn, assignment: Assignment, baseline: Baseline | None) -> Entry:
-    checks = check_hand_in(hand_in, assignment, baseline)
+def make_entry(hand_in: HandIn, assignment: Assignment) -> Entry:
+    checks = check_hand_in(hand_in, assignment)
     try:
         arm = changed_arm(hand_in.certificate)
         change = shown(arm["name"], 60) if arm else shown(hand_in.certificate.question, 60)
@@ -141,6 +142,15 @@ def make_entry(hand_in: HandIn, assignment: Assignment, baseline: Baseline | Non
     except (ConfigError, TypeError, KeyError, ValueError):  # the checks have said why
         change, effect, number = shown(hand_in.certificate.question, 60), None, None
     return Entry(hand_in, number, change, effect, checks)
+
+
+def compare_baselines(collection: Collection, baseline: Baseline | None) -> None:
+    """Compare the baseline's values of each hand-in with the teacher's, or else with those of the other students."""
+    others = [entry.hand_in.certificate for entry in collection.entries if not entry.objections]
+    for entry in collection.entries:
+        certificate = entry.hand_in.certificate
+        expected = baseline or Baseline.of_class(certificate, others)
+        entry.checks.append(values_check(certificate, expected))
 
 
 def judge_together(collection: Collection) -> None:

@@ -34,7 +34,9 @@ def write_page(collection: Collection, path: Path) -> None:
 
 def sections(collection: Collection) -> list[Section]:
     """The class, then a section per hand-in."""
-    found = [Section("The class", [Table(HEAD, [row(entry) for entry in collection.entries], left=3)])]
+    hints = ["; ".join(f"{check.what}: {check.text}" for check in entry.objections) for entry in collection.entries]
+    table = Table(HEAD[:-1], [row(entry)[:-1] for entry in collection.entries], left=3, hints=hints)
+    found = [Section("The class", [table])]
     if collection.refused or collection.notes:
         lines = [*(f"{name}: {reason}" for name, reason in collection.refused.items()), *collection.notes]
         found.append(Section("Not readable", [Paragraph(line) for line in lines]))
