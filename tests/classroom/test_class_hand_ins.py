@@ -57,7 +57,7 @@ def test_six_cheats_are_found_by_reading(made: Path) -> None:
 def test_honest_students_have_no_objection(made: Path) -> None:
     entries = {int(entry.name): entry for entry in read(made).entries}
     told = [check.text for check in entries[5].checks if check.outcome == "told"]
-    assert told == ["1 comparisons of other changes came before: norm=rmsnorm - mingpt"]
+    assert told == ["1 comparison of other changes before: norm=rmsnorm - mingpt"]
     assert [check.outcome for check in entries[10].checks if check.what in ("part", "claimed check")] == [
         "holds",
         "holds",

@@ -29,7 +29,7 @@ class Assignment(Value):
     data: str | None
     common: tuple[str, ...]
     families: tuple[str, ...]
-    """The families of parts of which a student changes one."""
+    """The families of parts; a student changes one of them."""
     students: int
     seeds: int
     first_seed: int

@@ -43,7 +43,7 @@ class Baseline:
             values |= certificate.numbers[certificate.baseline]
         if len(values) < MIN_RUNS or not all(map(math.isfinite, values.values())):
             raise ConfigError(
-                f"--baseline {paths[0]}: needs at least {MIN_RUNS} runs of the baseline, none of which failed"
+                f"--baseline {paths[0]}: needs at least {MIN_RUNS} runs of the baseline, and no failed one"
             )
         return cls(tuple(values.values()), dict(certificate.machine), dict(certificate.runtime))
 

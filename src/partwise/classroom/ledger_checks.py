@@ -7,7 +7,7 @@ from partwise.classroom.check import Check, Outcome
 from partwise.classroom.hand_ins import HandIn, shown
 from partwise.comparison.ledger.chain import ChainEntry
 from partwise.comparison.ledger.questions import starts_and_results
-from partwise.messages import times
+from partwise.messages import quantity, times
 
 Stated = tuple[Outcome, str]
 
@@ -71,7 +71,7 @@ def asked_before(
         yield "told", f"the same question was asked {times(len(same))} before ({finished} with a result)"
     if others:
         names = ", ".join(dict.fromkeys(shown(arm, 30) for key in others for arm in dict(earlier[key]["questions"])))
-        yield "told", f"{len(others)} comparisons of other changes came before: {shown(names, 120)}"
+        yield "told", f"{quantity(len(others), 'comparison')} of other changes before: {shown(names, 120)}"
 
 
 def baseline_of(start: Mapping[str, Any]) -> Any:

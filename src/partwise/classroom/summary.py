@@ -26,9 +26,9 @@ HEAD = [
 NO_VERDICT = "no verdict"
 
 UNDETECTED = (
-    "Reading shows what does not agree. It cannot show that values come from training: whoever edits a certificate, its "
-    "results and its ledger so that all three agree is found by --rerun alone. Nor does it show runs whose ledger was "
-    "deleted before a new start in an empty folder, or who wrote a part. A part is code: read it."
+    "Reading shows what does not agree. It cannot show that values come from training: if a certificate, its results "
+    "and its ledger were all edited to agree, only --rerun finds it. Nor does it show runs whose ledger was deleted before "
+    "a new start in an empty folder, or who wrote a part. A part is code: read it."
 )
 
 

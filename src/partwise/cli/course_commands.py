@@ -12,7 +12,7 @@ from partwise.cli.options import FLAG, Data, Json, app
 def assign(
     file: Annotated[Path, typer.Argument(help="The file to write, such as course.yaml; the sheet is course.md.")],
     families: Annotated[
-        str, typer.Option("--families", metavar="F,F,...", help="Families of which a student changes one: norm,ffn.")
+        str, typer.Option("--families", metavar="F,F,...", help="A student changes one of these families: norm,ffn.")
     ],
     preset: Annotated[str, typer.Option(help="The baseline: a preset or a YAML file.")] = "mingpt",
     data: Data = None,

@@ -1,7 +1,7 @@
 """`verify`: check certificates, without importing torch unless trials or checks of parts are repeated."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -42,10 +42,7 @@ class Verified:
             "question": self.certificate.question,
             "holds": self.holds,
             "changes": self.certificate.changes,
-            **{
-                key: [{"statement": check.statement, "fault": check.fault} for check in checks]
-                for key, checks in lists.items()
-            },
+            **{key: [asdict(check) for check in checks] for key, checks in lists.items()},
         }
 
 
@@ -129,16 +126,17 @@ def repeat_trials(certificate: Certificate, trials: int, imports: Sequence[str])
         )
     checks = []
     for repeat in rerun(certificate, trials, imports, lambda jobs: None):
-        statement, fault = f"{repeat.arm}, seed {repeat.seed}: {repeat.stated}", None
+        statement, fault, off_by = f"{repeat.arm}, seed {repeat.seed}: {repeat.stated}", None, None
         if repeat.equal:
             statement += ", bit for bit"
         elif repeat.stated is None or repeat.found is None:
             fault = f"the rerun gave {repeat.found}"
         else:
-            off = f"the rerun gave {repeat.found}, off by {repeat.found - repeat.stated:+.3g}"
+            off_by = repeat.found - repeat.stated
+            off = f"the rerun gave {repeat.found}, off by {off_by:+.3g}"
             # elsewhere, other roundings grow over training
             fault, statement = (None, f"{statement}; {off}") if others else (off, statement)
-        checks.append(VerifiedPart(statement, fault))
+        checks.append(VerifiedPart(statement, fault, off_by))
         if repeat.leak:
             seen = f"the model of {repeat.arm}, seed {repeat.seed}, sees no token that it predicts"
             checks.append(VerifiedPart(seen, repeat.leak))

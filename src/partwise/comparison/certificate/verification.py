@@ -20,6 +20,8 @@ class VerifiedPart:
 
     statement: str
     fault: str | None = None
+    difference: float | None = None
+    """Of a trial that was repeated: its new value minus the stated one, if both are known."""
 
 
 def verify(certificate: Certificate) -> list[VerifiedPart]:
