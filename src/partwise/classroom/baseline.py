@@ -15,8 +15,8 @@ from partwise.config import ConfigError
 ALPHA = 0.001
 """The mean of a student who ran what was assigned lies outside the interval with this probability, for normal values."""
 MIN_RUNS = 2
-MIN_RUNS_OF_CLASS = 10
-"""Fewer values of other students would leave their SD too uncertain."""
+ENOUGH = 10
+"""Fewer values leave their SD too uncertain; with this many, the interval has 3 SDs of a run to each side."""
 MACHINE = ("system", "cpu", "torch")
 RUNTIME = ("device", "precision")
 
@@ -59,8 +59,13 @@ class Baseline:
             for value in other.numbers[other.baseline].values()
             if math.isfinite(value)
         )
-        enough = len(values) >= MIN_RUNS_OF_CLASS
-        return cls(values, dict(certificate.machine), dict(certificate.runtime)) if enough else None
+        found = cls(values, dict(certificate.machine), dict(certificate.runtime))
+        return found if found.is_enough else None
+
+    @property
+    def is_enough(self) -> bool:
+        """Whether the interval is narrow enough to find anything: with 5 values it is 5 SDs of a run to each side."""
+        return len(self.values) >= ENOUGH
 
     def interval(self, runs: int) -> tuple[float, float]:
         """Where the mean of other runs lies with a probability of 1 - ALPHA: m ± t s sqrt(1/N + 1/n)."""

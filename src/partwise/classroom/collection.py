@@ -145,11 +145,11 @@ def make_entry(hand_in: HandIn, assignment: Assignment) -> Entry:
 
 
 def compare_baselines(collection: Collection, baseline: Baseline | None) -> None:
-    """Compare the baseline's values of each hand-in with the teacher's, or else with those of the other students."""
+    """Compare the baseline's values of each hand-in with the teacher's, or with those of the class if these are few."""
     others = [entry.hand_in.certificate for entry in collection.entries if not entry.objections]
     for entry in collection.entries:
         certificate = entry.hand_in.certificate
-        expected = baseline or Baseline.of_class(certificate, others)
+        expected = baseline if baseline and baseline.is_enough else Baseline.of_class(certificate, others) or baseline
         entry.checks.append(values_check(certificate, expected))
 
 

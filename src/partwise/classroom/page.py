@@ -34,9 +34,10 @@ def write_page(collection: Collection, path: Path) -> None:
 
 def sections(collection: Collection) -> list[Section]:
     """The class, then a section per hand-in."""
-    hints = ["; ".join(f"{check.what}: {check.text}" for check in entry.objections) for entry in collection.entries]
-    table = Table(HEAD[:-1], [row(entry)[:-1] for entry in collection.entries], left=3, hints=hints)
-    found = [Section("The class", [table])]
+    found = [Section("The class", [Table(HEAD, [row(entry) for entry in collection.entries], left=3)])]
+    rows = [[entry.name, check.what, check.text] for entry in collection.entries for check in entry.objections]
+    if rows:
+        found.append(Section("Objections", [Table(["hand-in", "check", "found"], rows, left=3)]))
     if collection.refused or collection.notes:
         lines = [*(f"{name}: {reason}" for name, reason in collection.refused.items()), *collection.notes]
         found.append(Section("Not readable", [Paragraph(line) for line in lines]))
@@ -44,7 +45,8 @@ def sections(collection: Collection) -> list[Section]:
 
 
 def entry_title(entry: Entry) -> str:
-    return f"{MARKS[(entry.effect.verdict if entry.effect else None) or 'none']} {entry.name}: {entry.change}"
+    mark = MARKS[(entry.effect.verdict if entry.effect else None) or "none"]
+    return f"{mark} {entry.name}: {entry.change}" + (" (objection)" if entry.objections else "")
 
 
 def blocks(entry: Entry) -> Iterable[Block]:

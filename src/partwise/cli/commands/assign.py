@@ -19,7 +19,7 @@ NOT_ASSIGNED = ("data", "tokenizer")
 
 
 def write_assignment(file: Path, request: dict[str, Any], families: str, students: int, first_seed: int) -> None:
-    """Write FILE and its sheet, and say what comes next. Raises ConfigError; a file that is there stays as it is."""
+    """Write FILE and its sheet, and say what comes next. Raises ConfigError; an existing file is not replaced."""
     if file.suffix not in (".yaml", ".yml"):
         raise ConfigError(f"{file}: give a file that ends in .yaml, such as course.yaml")
     chosen = parse_families(families)
