@@ -35,7 +35,7 @@ try {
   entries = runs;
   show();
   announce($("count").textContent);
-  $("ledger").tBodies[0].replaceChildren(...ledger.reverse().slice(0, SHOWN).map((record) => row(number(record.number), record.time, record.kind, record.name ?? "", said(record))));
+  $("ledger").tBodies[0].replaceChildren(...ledger.reverse().slice(0, SHOWN).map((record) => row(number(record.number), record.time.replace("T", " ").slice(0, 16), record.kind, record.name ?? "", said(record))));
 } catch (error) {
   $("count").textContent = "";
   showError(error);
