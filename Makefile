@@ -8,7 +8,7 @@ DOCS_STAMP := .venv/.docs-installed
 # without bytecode on disk, every worker and process of the tests compiles every file again
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup setup-locked demo lessons test test-all test-times wheel wheels test-combinations test-inductor test-accelerator test-distributed test-sanitized test-interop test-tokenizers test-statistics test-docs test-notebooks test-mutations test-planted test-tiers test-reliability test-wheel test-lowest test-newest docs generate check check-style check-types check-tests format clean bench bench-long bench-peers accelerator test-spawn test-without-posix test-wheels
+.PHONY: setup setup-locked demo lessons test test-all test-times wheel wheels test-combinations test-inductor test-accelerator test-distributed test-sanitized test-interop test-tokenizers test-statistics test-docs test-notebooks test-mutations test-planted test-tiers test-reliability test-wheel test-lowest test-newest docs generate check check-style check-types check-tests format clean bench bench-long bench-peers accelerator test-spawn test-without-posix test-wheels test-studio
 
 setup: $(STAMP)
 
@@ -46,6 +46,12 @@ test-all: setup
 test-spawn: setup
 	PARTWISE_START_METHOD=spawn $(BIN)/python -m pytest -n auto --dist worksteal tests/comparison tests/ablation tests/any_code tests/studies \
 		--ignore tests/comparison/stats --ignore tests/comparison/design
+
+# the studio in Chromium (minutes); STUDIO_CHROMIUM=/path/to/chromium, STUDIO_SCREENSHOTS=FOLDER for pictures of every screen
+test-studio: setup
+	$(call fresh_env,build/studio-env)
+	build/studio-env/bin/python -m pip install $(QUIET) --constraint $(VERSIONS) --editable '.[studio]' httpx2 pytest pytest-timeout hypothesis playwright axe-playwright-python
+	build/studio-env/bin/python -m pytest tests/studio -m "long or not long"
 
 # the fast tests on an emulated Windows: without POSIX's functions and signals, links and renames of open files (minutes)
 test-without-posix: setup

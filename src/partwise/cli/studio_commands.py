@@ -11,7 +11,7 @@ from partwise.cli.options import FLAG, Import, app, load_imports
 def studio(
     port: Annotated[
         int | None,
-        typer.Option("--port", metavar="N", help="The port. Default: 8765, or a free one.", min=1, max=65535),
+        typer.Option("--port", metavar="N", help="The port. Default: 8765, or a free one.", min=1),
     ] = None,
     data: Annotated[
         list[str] | None,

@@ -15,6 +15,7 @@ from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Re
 from starlette.routing import Route
 
 from partwise.config import ConfigError
+from partwise.messages import print_message
 from partwise.studio.comparisons import EVENT_SECONDS, FILES, Comparisons
 from partwise.studio.processes import Processes
 from partwise.studio.questions import Allowed, Question, prediction_of
@@ -83,7 +84,8 @@ class Studio:
                 Route("/api/comparisons/{name}/interrupt", told(self.interrupt), methods=post),
                 Route("/api/comparisons/{name}/resume", told(self.resume), methods=post),
                 Route("/api/comparisons/{name}/look", told(self.look), methods=post),
-            ]
+            ],
+            exception_handlers={Exception: fail},
         )
 
     async def first(self, request: Request) -> Response:
@@ -226,6 +228,13 @@ def known_choices(allowed: Allowed) -> dict[str, Any]:
 @cache
 def static_file(name: str) -> bytes:
     return files("partwise.studio").joinpath("static", name).read_bytes()
+
+
+async def fail(request: Request, error: Exception) -> Response:
+    """The answer to what should not happen, which the terminal shows too."""
+    said = f"{type(error).__name__}: {error}"
+    print_message(f"{request.url.path}: {said}")
+    return JSONResponse({"error": said}, 500)
 
 
 def told(handle: Handler) -> Handler:

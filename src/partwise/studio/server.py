@@ -86,7 +86,7 @@ def run_studio(port: int | None, allowed: Allowed, hosts: tuple[str, ...], prefi
         http=ImpatientProtocol,
         ws="none",
         lifespan="off",
-        log_level="error",
+        log_level="critical",
         access_log=False,
         server_header=False,
         proxy_headers=False,
@@ -114,12 +114,13 @@ def bind(port: int | None) -> socket.socket:
         try:
             listener.bind((HOST, each))
             return listener
-        except OSError as error:
+        except (OSError, OverflowError) as error:
             if each == DEFAULT_PORT and port is None:
                 console.print(f"port {each} is in use, perhaps by another studio: this one takes a free port")
                 continue
             listener.close()
-            raise ConfigError(f"--port {each}: {error.strerror}: choose another one, or leave out --port") from None
+            reason = getattr(error, "strerror", None) or "expected a number up to 65535"
+            raise ConfigError(f"--port {each}: {reason}: choose another one, or leave out --port") from None
     raise AssertionError("a free port was bound")
 
 
