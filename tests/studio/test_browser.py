@@ -26,7 +26,7 @@ folders = lazy_module("studio.folders", needs="starlette")
 pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 
 CHROMIUM = os.environ.get("STUDIO_CHROMIUM", "/usr/bin/chromium")
-SECONDS = 120_000
+SECONDS = 240_000
 """Milliseconds for what takes seconds on a machine that does nothing else."""
 
 COMMON = [word for word in TINY if not word.startswith("train.steps")]

@@ -184,6 +184,19 @@ def test_a_question_gets_a_short_name_that_is_free(folder: Path) -> None:
     assert names == ["mingpt_ffn=swiglu_text_small", "mingpt_ffn=swiglu_text_small-2"]
 
 
+def test_a_replication_has_fresh_seeds(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folders.make_finished(folder, monkeypatch)
+    client = folders.make_client(folder)
+    assert client.get("/api/comparisons/done/result").json()["asked"] is None  # a terminal has started it
+    notes = folder / "runs" / ".studio"
+    notes.mkdir()
+    (notes / "done.json").write_text(json.dumps({**folders.QUESTION, "name": "done"}))
+    result = client.get("/api/comparisons/done/result").json()
+    again = {**result["asked"], "first_seed": result["next_seed"]}
+    assert "name" not in again and again["first_seed"] == 3
+    assert "--first-seed 3" in client.post("/api/question", json=again).json()["command"]
+
+
 def test_nothing_is_erased_from_the_ledger(folder: Path) -> None:
     """No route deletes, and none takes a record."""
     routes = folders.make_client(folder).studio.application().routes

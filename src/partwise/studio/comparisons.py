@@ -171,8 +171,17 @@ class Comparisons:
             "prediction": dict(predicted) if predicted else None,
             "outcome": dict(outcome) if outcome else None,
             "samples": [{"arm": arm.name, "lines": list(arm.samples)} for arm in results.arms],
+            "asked": self._asked(name),
+            "next_seed": max(results.seeds, default=-1) + 1,
             "files": [file for file in FILES if (path / file).exists()],
         }
+
+    def _asked(self, name: str) -> dict[str, Any] | None:
+        """The question of a comparison, to ask again under another name; None if a terminal has started it."""
+        try:
+            return {key: value for key, value in self.stored_question(name).items() if key != "name"}
+        except ConfigError:
+            return None
 
     def file(self, name: str, file: str) -> bytes:
         """A file of a finished comparison. Raises ConfigError."""

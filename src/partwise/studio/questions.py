@@ -23,7 +23,7 @@ MAX_WORDS, MAX_LENGTH = 40, 200
 REFUSED_TRAIN = ("log", "parallel")
 """Settings of `train` that a page may not change: the first sends losses to other machines."""
 
-KEYS = {"preset", "change", "data", "size", "common", "seeds", "margin", "looks", "steps", "name"}
+KEYS = {"preset", "change", "data", "size", "common", "seeds", "first_seed", "margin", "looks", "steps", "name"}
 
 
 @dataclass(frozen=True)
@@ -66,6 +66,8 @@ class Question:
         looks = [int_of(each, "looks") for each in list_of(values, "looks")]
         fields: dict[str, Any] = {"preset": preset, "change": change, "data": data, "common": shared}
         fields |= {"looks": looks} if looks else {"seeds": int_of(values.get("seeds"), "seeds")}
+        if values.get("first_seed"):
+            fields["first_seed"] = int_of(values["first_seed"], "first_seed")
         fields["margin"] = number_of(values.get("margin"), "margin")
         request = Request.from_dict(fields)
         name = text_of(values, "name") if values.get("name") else free_name(values, change, is_taken)

@@ -15,6 +15,7 @@ function question() {
   const looks = words("looks").flatMap((word) => word.split(",")).filter(Boolean).map(Number);
   if (looks.length) asked.looks = looks;
   else asked.seeds = integer("seeds");
+  if (Number($("first_seed").value)) asked.first_seed = integer("first_seed");
   if ($("steps").value) asked.steps = integer("steps");
   if (words("common").length) asked.common = words("common");
   if ($("name").value) asked.name = $("name").value;
@@ -30,7 +31,7 @@ function fill(choices) {
   $("change").value = first.change[0];
   $("options").value = first.change.slice(1).join(" ");
   for (const key of ["preset", "data", "size", "margin"]) $(key).value = first[key];
-  for (const key of ["seeds", "steps", "name"]) $(key).value = first[key] ?? $(key).value;
+  for (const key of ["seeds", "first_seed", "steps", "name"]) $(key).value = first[key] ?? $(key).value;
   for (const key of ["looks", "common"]) $(key).value = (first[key] ?? []).join(" ");
 }
 

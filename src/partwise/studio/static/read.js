@@ -1,4 +1,4 @@
-import { $, address, api, comparison, el, enableCopy, format, row, showError, signed } from "./page.js";
+import { $, address, api, comparison, el, enableCopy, prefix, row, showError, signed } from "./page.js";
 
 enableCopy();
 try {
@@ -13,6 +13,10 @@ try {
       : row("nothing", "", ""),
   );
   $("files").replaceChildren(...result.files.map((file) => el("a", { class: "button", href: `${address("files", comparison, file)}?download`, download: `${comparison}-${file}` }, `Download ${file}`)));
+  if (result.asked) {
+    const ask = (text, question) => el("a", { class: "button", href: `${prefix}/ask?q=${encodeURIComponent(JSON.stringify(question))}` }, text);
+    $("files").append(ask("Replicate on fresh seeds", { ...result.asked, first_seed: result.next_seed }), ask("Ask it differently", result.asked));
+  }
   const samples = result.samples.filter((each) => each.lines.length);
   $("samples").hidden = !samples.length;
   $("sample-columns").replaceChildren(...samples.map(({ arm, lines }) => el("div", {}, el("h3", {}, arm), el("pre", { tabindex: "0", "aria-label": `Samples of ${arm}` }, lines.join("\n")))));
