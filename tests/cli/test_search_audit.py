@@ -61,6 +61,7 @@ def test_without_repeats_no_number_and_json_fits_its_schema(here: Path) -> None:
     [
         ("--margin 0.1", "--margin 0.1 is not for a results.tsv"),
         ("--target 1", "--target 1.0 is not for a results.tsv"),
+        ("--any-time", "--any-time is not for a results.tsv"),
         ("--alpha 0.1", "--alpha 0.1 is not for a results.tsv"),
         ("--known-sd 0.1", "say where it comes from"),
         ("--known-sd -1 --sd-source x", "a positive number"),

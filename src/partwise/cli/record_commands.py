@@ -132,7 +132,8 @@ def verdict(
             "as_json": as_json,
         }
         if search:
-            given = {**of_arms, "target": target, "rule": rule, **of_target, "sd_source": None}
+            of_others = {"target": target, "rule": rule, **of_target, "sd_source": None, "any-time": any_time or None}
+            given = {**of_arms, **of_others}
             refuse_others(given, "is not for a results.tsv: leave it out, or --search")
             from partwise.cli.commands.search_audit import audit_search
 

@@ -68,6 +68,10 @@ def test_without_a_repeat_there_is_no_number_but_what_to_run() -> None:
     assert "Run commit c1 4 more times unchanged" in text and "would keep 0" not in text
     copied = audit(rows_of([1.0, 0.99], repeats=[1.0, 1.0]))  # one seed, run again
     assert copied.noise is None and noise_of_repeats([]) is None
+    nothing = headline(audit(rows_of([1.0, 1.1], repeats=[1.01])))
+    assert nothing == [
+        "The search kept 0 of 1 candidate. A search in which nothing helps would keep 0.0 (0 to 0) of these."
+    ]
     parents = [Row(commit="a", value=value, status="discard", description="") for value in (1.0, 1.1, 0.9, 1.2)]
     assert "Warning: most lines have the commit of another" in " ".join(notes(audit(parents)))
     with pytest.raises(ConfigError, match="fewer than 2 runs"):

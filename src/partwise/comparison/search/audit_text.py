@@ -26,6 +26,8 @@ def headline(audit: Audit) -> list[str]:
         ]
     assert audit.expected is not None and audit.low is not None and audit.high is not None
     chance = f"{audit.expected:.1f} ({audit.low} to {audit.high})"
+    if not kept:
+        return [f"{start}. A search in which nothing helps would keep {chance} of these."]
     if kept > audit.high:
         conclusion = "More were kept than chance explains; which of them help is not shown."
     else:
