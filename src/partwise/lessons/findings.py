@@ -3,7 +3,7 @@
 import math
 import textwrap
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from partwise.comparison.stats.number_format import format_number
 from partwise.comparison.stats.samples import mean, sd
@@ -151,7 +151,7 @@ def draw_dots(axes: "Axes", answer: StoredAnswer, before: bool) -> None:
     if not spreads:
         margin = answer.lesson.head.runs[answer.lesson.asked.run].margin
         axes.axvspan(-margin, margin, color="#dde6ee", zorder=0)
-        above = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points", "ha": "center"}
+        above: dict[str, Any] = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points", "ha": "center"}
         axes.annotate(f"margin ±{margin:g}", (0, 1), (0, 3), size=9, color="#5f6368", **above)
     label_rows(axes, found, "SD" if spreads else "mean")
     unit = answer.lesson.asked.unit
@@ -180,7 +180,12 @@ def label_rows(axes: "Axes", found: list[tuple[Quantity, list[float]]], statisti
     axes.set_ylim(len(labels) - 0.5, -0.5)
     axes.tick_params(axis="y", length=0)
     axes.locator_params(axis="x", nbins=5)
-    beside = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points", "size": 9, "color": "#3c4043"}
+    beside: dict[str, Any] = {
+        "xycoords": ("axes fraction", "data"),
+        "textcoords": "offset points",
+        "size": 9,
+        "color": "#3c4043",
+    }
     numbers = [sd(values) if statistic == "SD" else mean(values) for _, values in found]
     digits = 0 if all(map(float.is_integer, numbers)) else 2 if max(map(abs, numbers)) >= 0.3 else 4
     for row, number in enumerate(numbers):

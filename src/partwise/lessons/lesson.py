@@ -6,7 +6,7 @@ The command line, the site and the notebook show the same page. Nothing here imp
 import ast
 import re
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -186,11 +186,12 @@ def program(file: str) -> str:
 def listing(file: str, name: str) -> str:
     """The source of a function, class or method of examples/from_scratch."""
     source = (examples_folder() / file).read_text(encoding="utf-8")
-    body: Sequence[ast.AST] = ast.parse(source).body
+    found: ast.Module | ast.FunctionDef | ast.ClassDef = ast.parse(source)
     for each in name.split("."):  # a method within its class
-        found = next((node for node in body if isinstance(node, DEFINITIONS) and node.name == each), None)
-        if found is None:
+        named = [node for node in found.body if isinstance(node, DEFINITIONS) and node.name == each]
+        if not named:
             raise ConfigError(f"examples/from_scratch/{file} has no function {name}")
-        body = found.body
+        found = named[0]
+    assert not isinstance(found, ast.Module)
     first = min(node.lineno for node in (found, *found.decorator_list))
     return textwrap.dedent("".join(source.splitlines(keepends=True)[first - 1 : found.end_lineno]))
