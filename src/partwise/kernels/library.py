@@ -82,7 +82,8 @@ def openmp_runtime() -> ctypes.CDLL:
     """torch's own OpenMP runtime: a second one's threads would compete for the cores. Raises OSError."""
     if sys.platform == "win32":
         return ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libiomp5md.dll"))
-    return ctypes.CDLL(torch._C.__file__)  # a lookup through it finds the runtime that torch links, even if others are loaded
+    # a lookup through torch's module finds the runtime that torch links, even if others are loaded
+    return ctypes.CDLL(torch._C.__file__)
 
 
 @lru_cache
