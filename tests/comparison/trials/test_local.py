@@ -54,6 +54,12 @@ def method(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
     return str(request.param)
 
 
+@pytest.fixture
+def forks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For what only forks have, a server among them."""
+    monkeypatch.setenv(servers.START_METHOD, "fork")
+
+
 @pytest.fixture(autouse=True)
 def no_idle_server() -> Iterator[None]:
     yield
@@ -137,7 +143,7 @@ def test_a_killed_run_is_reported_and_the_others_are_saved(new_trial: Callable[.
 
 
 @pytest.mark.skipif(not Path("/proc").exists(), reason="needs /proc")
-def test_runs_end_if_their_server_is_killed(new_trial: Callable[..., RunTrial]) -> None:
+def test_runs_end_if_their_server_is_killed(new_trial: Callable[..., RunTrial], forks: None) -> None:
     trials = [new_trial(seed, LONG) for seed in range(2)]
     seen: set[int] = set()
 
@@ -155,7 +161,7 @@ def test_runs_end_if_their_server_is_killed(new_trial: Callable[..., RunTrial]) 
 
 
 def test_a_prestarted_server_is_used_in_its_own_environment_only(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new_trial: Callable[..., RunTrial], shared_cache: Path
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new_trial: Callable[..., RunTrial], shared_cache: Path, forks: None
 ) -> None:
     servers.prestart(RUNS)
     (server,) = servers._idle
