@@ -246,6 +246,8 @@ bench: bench-peers
 	$(call measure,comparison)
 	$(call measure,multi_seed)
 	$(call measure,overhead)
+	$(call measure,starting)
+	$(call measure,busy_machine,$(WITH_NANOGPT))
 	$(BIN)/python benchmarks/table.py $(BENCH)
 
 # the full comparison and full trainings to a loss: hours; run the same command again to resume

@@ -40,6 +40,8 @@ GOALS = (
     "sampling",
     "preparation",
     "growth",
+    "starting",
+    "busy machine",
 )
 """The order of the table; other goals come last."""
 

@@ -375,10 +375,10 @@ def test_a_model_with_backends_can_be_pickled(words: list[str]) -> None:
 @pytest.mark.parametrize(
     ("width", "capability", "precision", "wanted", "chosen"),
     [
-        (192, "AVX2", "float32", "auto", "cpp"),
-        (224, "AVX2", "float32", "auto", "eager"),
-        (224, "AVX2", "float32", "cpp", "cpp"),
-        (224, "AVX2", "bfloat16", "auto", "cpp"),
+        (256, "AVX2", "float32", "auto", "cpp"),
+        (288, "AVX2", "float32", "auto", "eager"),
+        (288, "AVX2", "float32", "cpp", "cpp"),
+        (288, "AVX2", "bfloat16", "auto", "cpp"),
         (224, "AVX512", "float32", "auto", "cpp"),
     ],
 )
@@ -390,13 +390,13 @@ def test_wide_blocks_use_torchs_matmuls_where_these_are_faster(
     choices = plan_config(model, replace(runtime(), precision=precision), {"block": wanted}).choices
     assert {choice.backend for choice in choices.values() if choice.kind == "block"} == {chosen}
     if chosen == "eager":
-        assert "torch's matmuls are faster at d_model=224 (above 192)" in choices["blocks.0"].reason
+        assert "torch's matmuls are faster at d_model=288 (above 256)" in choices["blocks.0"].reason
 
 
 def test_an_arm_whose_layers_are_faster_without_the_kernel_lacks_none(monkeypatch: pytest.MonkeyPatch) -> None:
     """Wide blocks have a kernel, which is not used where torch's matmuls are faster."""
     monkeypatch.setattr("torch.backends.cpu.get_cpu_capability", lambda: "AVX2")
-    plans = shared_plans({"narrow": meta(), "wide": meta("d_model=256")}, runtime())
+    plans = shared_plans({"narrow": meta(), "wide": meta("d_model=288")}, runtime())
     assert plans["narrow"].counts()["block"] == {"cpp": 3} and plans["wide"].counts()["block"] == {"eager": 3}
     assert "cpp: slower here: without AVX-512" in plans["wide"].choices["blocks.0"].reason
     assert slower_arms(plans, runtime()) == {}

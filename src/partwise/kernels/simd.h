@@ -40,17 +40,21 @@ typedef int32_t ivec4 __attribute__((vector_size(16)));
 ALWAYS_INLINE vec load(const float* p) { return *reinterpret_cast<const unaligned_vec*>(p); }
 
 // N adjacent vectors, in registers. GCC tunes code for AMD's CPUs with AVX2 such that each product would read its vector from
-// memory again, and loads would halve the rate of a matmul.
+// memory again, and loads would halve the rate of a matmul. In a loop instead of a recursion it would also store each vector.
+#if defined(__AVX__) && !defined(__AVX512F__)
+template <int N, int n = 0>
+ALWAYS_INLINE void load_registers(const float* p, vec (&x)[N]) {
+    x[n] = load(p + n * W);
+    asm("" : "+x"(x[n]));
+    if constexpr (n + 1 < N) load_registers<N, n + 1>(p, x);
+}
+#else
 template <int N>
 ALWAYS_INLINE void load_registers(const float* p, vec (&x)[N]) {
 #pragma GCC unroll 8
-    for (int n = 0; n < N; n++) {
-        x[n] = load(p + n * W);
-#if defined(__AVX__) && !defined(__AVX512F__)
-        asm("" : "+x"(x[n]));
-#endif
-    }
+    for (int n = 0; n < N; n++) x[n] = load(p + n * W);
 }
+#endif
 
 ALWAYS_INLINE void store(float* p, vec x) { *reinterpret_cast<unaligned_vec*>(p) = x; }
 ALWAYS_INLINE vec4 load4(const float* p) { return *reinterpret_cast<const unaligned_vec4*>(p); }

@@ -29,11 +29,11 @@ from partwise.parts.operations import (
 )
 from partwise.parts.positions.rotary import Rotary
 
-MAX_AVX2_WIDTH = 192
+MAX_AVX2_WIDTH = 256
 """The largest d_model at which the kernel is as fast as its layers, in float32 on a CPU with AVX2 but not AVX-512.
 
-The layers reach 0.73 to 1.03 times the kernel's rate at 128, 0.77 to 1.12 times at 192, and 1.01 to 1.24 times at 256 and 384
-(two cores of an AMD EPYC of the Zen 3 generation, torch 2.13, four runs of `python benchmarks/block_width.py`).
+The layers reach 0.80 to 0.87 times the kernel's rate at 192, 0.83 to 0.94 times at 256, and 0.97 to 1.06 times at 384 (CPU
+seconds of one core of an AMD EPYC of the Zen 4 generation limited to AVX2, torch 2.13, `python benchmarks/block_width.py`).
 """
 
 
