@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
+from partwise.comparison.search.rule import Design
 from searches import git
 
 AGENTS = Path(__file__).parents[1] / "examples" / "agents"
@@ -23,7 +24,7 @@ def test_the_loop_keeps_what_helps(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     rows = [re.split(r"  +", row) for row in done.stdout.splitlines()]
     assert [row[1:3] for row in rows[1:3]] == [["nothing", "discard"], ["helps", "keep"]]
-    assert done.stdout.endswith("26 runs in all, 2 changes, 1 kept\n")
+    assert done.stdout.endswith("29 runs in all, 2 changes, 1 kept\n")
     assert (
         "LR = 0.1\n" in (tmp_path / "train.py").read_text() and "INIT_SD = 0.1\n" in (tmp_path / "train.py").read_text()
     )
@@ -44,6 +45,9 @@ def test_the_skill_file_names_options_and_statuses_that_exist() -> None:
 
     _, head, text = (AGENTS / "SKILL.md").read_text(encoding="utf-8").split("---\n", 2)
     facts = yaml.safe_load(head)
+    design = Design()
+    assert f"runs the start {design.pool} times" in text
+    assert f"to {design.most_runs}, and {design.promotion} more after a keep" in text
     assert facts.keys() == {"name", "description"} and re.fullmatch(r"[a-z0-9-]{1,64}", facts["name"])
     assert len(facts["description"]) <= 1024
     command: Any = get_command(app)

@@ -1,6 +1,7 @@
 """The settings of a search, stored once: what runs, what is measured, for how long, and what no candidate may change."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,8 @@ class SearchSettings(Config):
     inside: str
     """The folder of the repository in which commands run."""
     alpha: float = 0.05
+    rule: dict[str, Any]
+    """The fields of the design but for `alpha` and the direction, as they were when the search started."""
     fixed: list[str] = Field(default_factory=list)
     evaluate: str | None = None
     share: list[str] = Field(default_factory=list)
@@ -44,7 +47,8 @@ class SearchSettings(Config):
 
     @property
     def design(self) -> Design:
-        return Design(alpha=self.alpha, lower_is_better=self.metric.better == "lower")
+        stored = {key: tuple(value) if isinstance(value, list) else value for key, value in self.rule.items()}
+        return Design(**stored, alpha=self.alpha, lower_is_better=self.metric.better == "lower")
 
     def fixed_paths(self, repository: Repository) -> tuple[str, ...]:
         return check_fixed(repository, self.commit, self.fixed)
@@ -60,6 +64,7 @@ def make_settings(given: Mapping[str, Any], metric: Mapping[str, Any], repositor
             "start": start,
             "commit": repository.commit_of(start),
             "inside": repository.inside.as_posix(),
+            "rule": stored_rule(Design()),
         }
     )
     _ = settings.design  # raises for an alpha that is none
@@ -70,6 +75,12 @@ def make_settings(given: Mapping[str, Any], metric: Mapping[str, Any], repositor
     if settings.evaluate is not None:
         check_evaluation(settings)
     return settings
+
+
+def stored_rule(design: Design) -> dict[str, Any]:
+    """The fields that no option sets, as JSON has them."""
+    fields = {key: value for key, value in asdict(design).items() if key not in ("alpha", "lower_is_better")}
+    return {key: list(value) if isinstance(value, tuple) else value for key, value in fields.items()}
 
 
 def check_metric_source(settings: SearchSettings) -> None:
