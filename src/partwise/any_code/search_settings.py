@@ -47,7 +47,9 @@ class SearchSettings(Config):
 
     @property
     def design(self) -> Design:
-        stored = {key: tuple(value) if isinstance(value, list) else value for key, value in self.rule.items()}
+        stored: dict[str, Any] = {
+            key: tuple(value) if isinstance(value, list) else value for key, value in self.rule.items()
+        }
         return Design(**stored, alpha=self.alpha, lower_is_better=self.metric.better == "lower")
 
     def fixed_paths(self, repository: Repository) -> tuple[str, ...]:
