@@ -237,9 +237,9 @@ def test_the_values_of_the_baseline_are_compared_with_those_of_the_class(tmp_pat
 def test_the_values_of_the_baseline_are_compared_with_the_teachers(tmp_path: Path) -> None:
     (path,) = write(tmp_path, **{"certificate.json": text_of(make(0))})
     baseline = Baseline.read([path], ASSIGNMENT)
-    low, high = baseline.interval(5)
+    low, high = baseline.interval(5, students=30)
     x = list(make(0).values["mingpt"].values())
-    half = 8.610302 * np.std(x, ddof=1) * np.sqrt(2 / 5)  # t(4) at 0.001, two-sided
+    half = 11.438401 * np.std(x, ddof=1) * np.sqrt(2 / 5)  # t(4) at 0.01 / 30, two-sided
     assert (low, high) == pytest.approx((np.mean(x) - half, np.mean(x) + half))
     bf16 = make(2, runtime={"device": "cpu", "precision": "bf16"})
     found = collect(write(tmp_path, **{"a.json": text_of(make(1)), "b.json": text_of(bf16)}), ASSIGNMENT, baseline)

@@ -12,8 +12,8 @@ from partwise.comparison.certificate.verification import verify
 from partwise.comparison.stats.samples import mean, sd, t_critical
 from partwise.config import ConfigError
 
-ALPHA = 0.001
-"""The mean of a student who ran what was assigned lies outside the interval with this probability, for normal values."""
+ALPHA = 0.01
+"""Any mean of a class that ran what was assigned lies outside its interval with this probability, for normal values."""
 MIN_RUNS = 2
 ENOUGH = 10
 """Fewer values leave their SD too uncertain; with this many, the interval has 3 SDs of a run to each side."""
@@ -67,10 +67,10 @@ class Baseline:
         """Whether the interval is narrow enough to find anything: with 5 values it is 5 SDs of a run to each side."""
         return len(self.values) >= ENOUGH
 
-    def interval(self, runs: int) -> tuple[float, float]:
-        """Where the mean of other runs lies with a probability of 1 - ALPHA: m ± t s sqrt(1/N + 1/n)."""
+    def interval(self, runs: int, students: int) -> tuple[float, float]:
+        """Where the mean of a student's runs lies, with a probability of 1 - ALPHA / students: m ± t s sqrt(1/N + 1/n)."""
         count = len(self.values)
-        half = t_critical(count - 1, ALPHA) * sd(self.values) * math.sqrt(1 / count + 1 / runs)
+        half = t_critical(count - 1, ALPHA / students) * sd(self.values) * math.sqrt(1 / count + 1 / runs)
         return mean(self.values) - half, mean(self.values) + half
 
     def differences(self, certificate: Certificate) -> list[str]:

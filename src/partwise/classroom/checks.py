@@ -157,18 +157,18 @@ def seeds_check(certificate: Certificate, assignment: Assignment) -> tuple[Outco
     return "holds", f"number {number}: {seeds[0]} to {seeds[-1]}"
 
 
-def values_check(certificate: Certificate, baseline: Baseline | None) -> Check:
+def values_check(certificate: Certificate, baseline: Baseline | None, students: int) -> Check:
     """Whether the mean of the baseline's values is where another mean of the same runs is expected."""
-    return guarded("values", lambda: compare_values(certificate, baseline))
+    return guarded("values", lambda: compare_values(certificate, baseline, students))
 
 
-def compare_values(certificate: Certificate, baseline: Baseline | None) -> tuple[Outcome, str]:
+def compare_values(certificate: Certificate, baseline: Baseline | None, students: int) -> tuple[Outcome, str]:
     if baseline is None:
         return "missing", "the baseline's values were not compared: give collect your own comparison by --baseline"
     values = list(certificate.numbers[certificate.baseline].values())
     if not all(map(math.isfinite, values)):
         return "told", "a run of the baseline failed, so its mean is unknown"
-    low, high = baseline.interval(len(values))
+    low, high = baseline.interval(len(values), students)
     mean = math.fsum(values) / len(values)
     text = f"the baseline's mean is {mean:.4f}, expected {low:.4f} to {high:.4f}"
     elsewhere = baseline.differences(certificate)

@@ -150,7 +150,7 @@ def compare_baselines(collection: Collection, baseline: Baseline | None) -> None
     for entry in collection.entries:
         certificate = entry.hand_in.certificate
         expected = baseline if baseline and baseline.is_enough else Baseline.of_class(certificate, others) or baseline
-        entry.checks.append(values_check(certificate, expected))
+        entry.checks.append(values_check(certificate, expected, collection.assignment.students))
 
 
 def judge_together(collection: Collection) -> None:
