@@ -82,7 +82,7 @@ def quantity_values(answer: StoredAnswer, before: bool) -> list[tuple[Quantity, 
 
 
 def row_label(quantity: Quantity) -> str:
-    """What a row of values is, of which a quantity may be the SD."""
+    """What one row of values is; a quantity may be the SD over rows."""
     return quantity.text.removeprefix("SD of the ")
 
 
