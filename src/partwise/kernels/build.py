@@ -19,7 +19,7 @@ from partwise.files import file_sha256, others_can_write, private_folder, rename
 from partwise.machine import instruction_sets
 from partwise.messages import print_message
 
-TIMEOUT = 120  # seconds; a compilation takes a few
+TIMEOUT = 900  # seconds; a compilation takes a few, and minutes on a slow or busy machine
 FLAGS = ["-std=c++17", "-O3", "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math", "-fPIC", "-shared"]
 
 
