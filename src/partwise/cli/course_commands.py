@@ -17,7 +17,7 @@ def assign(
     preset: Annotated[str, typer.Option(help="The baseline: a preset or a YAML file.")] = "mingpt",
     data: Data = None,
     common: Annotated[
-        list[str] | None, typer.Option(metavar="OVERRIDE", help="Override of the baseline. Repeatable.")
+        list[str] | None, typer.Option("--common", metavar="OVERRIDE", help="Override of the baseline. Repeatable.")
     ] = None,
     seeds: Annotated[int, typer.Option(help="Paired seeds of each student.", min=2)] = 5,
     margin: Annotated[
@@ -61,10 +61,15 @@ def collect(
     course: Annotated[Path, typer.Option(help="The assignment.")] = Path("course.yaml"),
     baseline: Annotated[
         list[Path] | None,
-        typer.Option(metavar="COMPARISON", help="Your own comparison, for the baseline's expected values. Repeatable."),
+        typer.Option(
+            "--baseline",
+            metavar="COMPARISON",
+            help="Your own comparison, for the baseline's expected values. Repeatable.",
+        ),
     ] = None,
     page: Annotated[
-        Path | None, typer.Option(metavar="FILE.html", help="Also write a page with every part beside its verdict.")
+        Path | None,
+        typer.Option("--page", metavar="FILE.html", help="Also write a page with every part beside its verdict."),
     ] = None,
     run_parts: Annotated[
         bool,

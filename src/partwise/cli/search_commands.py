@@ -37,16 +37,21 @@ def try_candidate(
     ] = False,
     as_json: Json = False,
     start: Annotated[
-        str | None, typer.Option(metavar="COMMIT", help="The first best. Default: HEAD.", **SETTINGS)
+        str | None, typer.Option("--start", metavar="COMMIT", help="The first best. Default: HEAD.", **SETTINGS)
     ] = None,
     command: Annotated[
         str | None,
-        typer.Option(metavar="COMMAND", help="What to run, such as 'python train.py --seed={seed}'.", **SETTINGS),
+        typer.Option(
+            "--command", metavar="COMMAND", help="What to run, such as 'python train.py --seed={seed}'.", **SETTINGS
+        ),
     ] = None,
     metric: Annotated[
         str | None,
         typer.Option(
-            metavar="METRIC", help="A pattern of its output, such as 'val_bpb (\\S+)', or FILE:KEY.", **SETTINGS
+            "--metric",
+            metavar="METRIC",
+            help="A pattern of its output, such as 'val_bpb (\\S+)', or FILE:KEY.",
+            **SETTINGS,
         ),
     ] = None,
     minutes: Annotated[
@@ -65,22 +70,27 @@ def try_candidate(
     ] = None,
     fixed: Annotated[
         list[str] | None,
-        typer.Option(metavar="PATH", help="A file or folder that no candidate changes. Repeatable.", **SETTINGS),
+        typer.Option(
+            "--fixed", metavar="PATH", help="A file or folder that no candidate changes. Repeatable.", **SETTINGS
+        ),
     ] = None,
     evaluate: Annotated[
         str | None,
         typer.Option(
+            "--evaluate",
             metavar="COMMAND",
             help="Measures {folder} afterwards, in a checkout of its own, with a fixed file.",
             **SETTINGS,
         ),
     ] = None,
     setup: Annotated[
-        str | None, typer.Option(metavar="COMMAND", help="What prepares each checkout.", **SETTINGS)
+        str | None, typer.Option("--setup", metavar="COMMAND", help="What prepares each checkout.", **SETTINGS)
     ] = None,
     share: Annotated[
         list[str] | None,
-        typer.Option(metavar="PATH", help="Ignored data to link into each checkout. Repeatable.", **SETTINGS),
+        typer.Option(
+            "--share", metavar="PATH", help="Ignored data to link into each checkout. Repeatable.", **SETTINGS
+        ),
     ] = None,
 ) -> None:
     """Try a change against the best so far: keep, discard or undecided, with few false keeps however long you search.
