@@ -1,6 +1,7 @@
 """Layers that several families share: linear layers with a role, fused projections, RMSNorm."""
 
 import hashlib
+import warnings
 from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Any
@@ -12,6 +13,9 @@ from torch.autograd.function import once_differentiable
 from partwise.config import ConfigError
 from partwise.parts.operations import NormSpec
 from partwise.parts.roles import Role
+
+# torch says so once, about RMSNorm under autocast: it then computes in float32, as we want, only not in its fused kernel
+warnings.filterwarnings("ignore", message="Mismatch dtype between input and weight")
 
 
 def linear(d_in: int, d_out: int, bias: bool, role: Role) -> nn.Linear:
