@@ -88,7 +88,7 @@ def studio(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S
     found = Studio(folder, browser)
     yield found
     found.process.terminate()
-    found.process.wait(30)
+    found.process.communicate(timeout=30)
     assert found.outside == []
 
 
