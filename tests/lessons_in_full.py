@@ -6,7 +6,6 @@ below `runs/`, and are resumed.
 
 import argparse
 import math
-import os
 import time
 
 from partwise.cli.commands.compare_output import start_progress
@@ -33,12 +32,6 @@ def distance(quantity: Quantity, value: float, answer: StoredAnswer) -> str:
     return f", {(value - expected.value) / spread / math.sqrt(1 / readers + 1 / len(stored)):+.1f} SE"
 
 
-def cpu_seconds() -> float:
-    """Of this process and of those that it has waited for: on two cores that do nothing else, twice the time."""
-    times = os.times()
-    return times.user + times.system + times.children_user + times.children_system
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("lessons", nargs="*", type=int, metavar="LESSON", help="default: all")
@@ -48,13 +41,12 @@ def main() -> int:
     for number, lesson in all_lessons().items():
         if options.lessons and number not in options.lessons:
             continue
-        started, cpu_before = time.monotonic(), cpu_seconds()
+        started = time.monotonic()
         run = plan(lesson, options.precision)
         measured = run.run(start_progress)
         precision, machine = run.facts()
         answer = read_answer(lesson, precision)
-        seconds = f"{time.monotonic() - started:.0f} s ({cpu_seconds() - cpu_before:.0f} s of CPU time)"
-        print(f"lesson {number}, {seconds} in {precision} on {machine}", flush=True)
+        print(f"lesson {number}, {time.monotonic() - started:.0f} s in {precision} on {machine}", flush=True)
         print(f"  stored: {answer.precision} on {answer.machine}")
         for quantity in lesson.head.quantities.values():
             value, found = find_value(quantity, measured), answer.expected(quantity)
