@@ -91,8 +91,8 @@ def test_an_assignment_becomes_the_comparison_of_a_number(
     ("words", "message"),
     [
         (["course.txt", "--families", "ffn"], "give a file that ends in .yaml"),
-        (["course.yaml", "--families", "fnn"], "--families fnn: 'fnn' is no family of parts; did you mean"),
-        (["course.yaml", "--families", "data"], "--families data: 'data' is no family of parts"),
+        (["course.yaml", "--families", "fnn"], "--families fnn: 'fnn' is not a family of parts; did you mean"),
+        (["course.yaml", "--families", "data"], "--families data: 'data' is not a family of parts"),
         (["course.yaml", "--families", ","], "--families is empty"),
     ],
 )

@@ -16,7 +16,7 @@ from partwise.classroom.copies import check_copies
 from partwise.classroom.hand_ins import HandIn, read_hand_in, shown
 from partwise.comparison.certificate.verification import judge_values
 from partwise.comparison.stats.effect import Effect, Verdict
-from partwise.comparison.stats.methods import find_method, newest_method
+from partwise.comparison.stats.methods import FIRST, find_method
 from partwise.config import ConfigError
 
 
@@ -159,7 +159,7 @@ def judge_together(collection: Collection) -> None:
         entry.together = None
     judged = [entry for entry in collection.entries if entry.effect and not entry.objections]
     effects = [entry.effect for entry in judged if entry.effect]
-    method = find_method(int(collection.assignment.plan.get("method", newest_method())))  # type: ignore[arg-type]
+    method = find_method(int(collection.assignment.plan.get("method", FIRST)))  # type: ignore[arg-type]
     for entry, effect in zip(
         judged, method.decide(effects, collection.assignment.alpha) if effects else [], strict=True
     ):

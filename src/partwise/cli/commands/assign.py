@@ -48,7 +48,7 @@ def parse_families(text: str) -> tuple[str, ...]:
     for family in families:
         if family not in REGISTRY or family in NOT_ASSIGNED:
             known = [each for each in REGISTRY if each not in NOT_ASSIGNED]
-            raise ConfigError(f"--families {text}: {family!r} is no family of parts{did_you_mean(family, known)}")
+            raise ConfigError(f"--families {text}: {family!r} is not a family of parts{did_you_mean(family, known)}")
     if not families:
         raise ConfigError("--families is empty: give families of parts, such as norm,ffn")
     return families
