@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from partwise.cli import main
+from command_line import run
 from partwise.config import REGISTRY
 
 TINY = [
@@ -36,13 +36,6 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "word.csv").write_text("seed,arm,value\n0,a,1\n1,a,low\n0,b,1\n1,b,2\n")
     (tmp_path / "one.csv").write_text("seed,arm,value\n0,a,1\n0,b,2\n")
     return tmp_path
-
-
-def run(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
-    monkeypatch.setattr(sys, "argv", ["partwise", *words])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    return int(ended.value.code or 0)
 
 
 @pytest.mark.parametrize(

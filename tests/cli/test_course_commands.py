@@ -1,14 +1,13 @@
 """`assign`, `compare COURSE.yaml` and what `collect` makes of an executed hand-in, without training."""
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from command_line import run
 from partwise.classroom.assignment import Assignment
-from partwise.cli import main
 from partwise.cli.commands import compare_course
 from partwise.cli.commands.hand_in_runs import reported
 
@@ -37,13 +36,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "text.txt").write_text("the quick brown fox\n" * 200, encoding="utf-8", newline="\n")
     monkeypatch.chdir(tmp_path)
     return tmp_path
-
-
-def run(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
-    monkeypatch.setattr(sys, "argv", ["partwise", *words])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    return int(ended.value.code or 0)
 
 
 def test_an_assignment_becomes_the_comparison_of_a_number(

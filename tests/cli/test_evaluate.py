@@ -1,13 +1,12 @@
 """`eval` computes as training did: with the run's threads, precision and backends, which it names."""
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 
-from partwise.cli import main
+from command_line import run
 from partwise.compute.backend_plan import EAGER, BackendPlan
 from partwise.data import Windows
 from partwise.evaluate.loss import mean_loss
@@ -18,13 +17,6 @@ from partwise.train.trained_model import open_trained
 
 WORDS = ["mingpt", "--data", "text.txt", "d_model=64", "n_layers=2", "context_length=64", "train.device=cpu"]
 WORDS += ["train.batch_size=4", "train.steps=4", "train.eval_every=4"]
-
-
-def run(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
-    monkeypatch.setattr(sys, "argv", ["partwise", *words])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    return int(ended.value.code or 0)
 
 
 def scores(monkeypatch: pytest.MonkeyPatch, *words: str) -> dict[str, object]:

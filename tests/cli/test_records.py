@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from command_line import run
 from partwise import studies
-from partwise.cli import main
 from partwise.comparison.ledger.chain import Ledger
 from partwise.comparison.ledger.project import LEDGER_FILE
 from partwise.studies.study import StudyResults
@@ -37,13 +37,6 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ledger.append(lambda _: {"kind": "result", "started": 1, "seeds": 5, "verdicts": [VERDICT]})
     ledger.append(lambda _: {**start, "name": "[bold]again", "online": {"alpha": 0.05, "level": 0.0032}})
     return tmp_path
-
-
-def run(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
-    monkeypatch.setattr(sys, "argv", ["partwise", *words])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    return int(ended.value.code or 0)
 
 
 def test_all_comparisons_are_listed(

@@ -2,7 +2,6 @@
 
 import json
 import re
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,8 +12,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from command_line import run
 from partwise.baselines.references import unigram_loss
-from partwise.cli import main
 from partwise.cli.commands import calculate
 from partwise.cli.commands.calculate import format_problem, parse_answer
 from partwise.config import ConfigError
@@ -240,13 +239,6 @@ def test_expressions_are_formatted_as_in_the_data(options: dict[str, Any], seed:
 )
 def test_answers_are_parsed_as_numbers(written: str, number: str) -> None:
     assert parse_answer(ProblemSpec(), written) == number
-
-
-def run(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
-    monkeypatch.setattr(sys, "argv", ["partwise", *words])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    return int(ended.value.code or 0)
 
 
 TINY = "d_model=8 n_layers=1 attention.n_heads=2 train.batch_size=2 train.steps=1 train.threads=1 data.validation=5"
