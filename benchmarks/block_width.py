@@ -7,7 +7,7 @@ alternate in one process; a ratio above 1 means that the layers are faster.
 import partwise
 from partwise.compute.backend_plan import plan_config
 from partwise.compute.runtime import DefaultSettings, choose_runtime
-from partwise.compute.timing import training_rates
+from partwise.compute.timing import training_times
 
 MODELS = (
     ("mingpt", "d_model=128"),
@@ -27,8 +27,10 @@ def main() -> None:
     for preset, *overrides in MODELS:
         config = partwise.preset(preset, *overrides, "n_layers=4", "context_length=128")
         plans = {name: plan_config(config, runtime, {"block": name}) for name in ("cpp", "eager")}
-        rates = training_rates(config, plans, runtime, 8)
-        print(f"{preset} {' '.join(overrides)}: layers {rates['eager'] / rates['cpp']:.2f} times the rate of blocks")
+        times = training_times(config, plans, runtime, 8)
+        print(
+            f"{preset} {' '.join(overrides)}: layers {times['cpp'].step / times['eager'].step:.2f} times the rate of blocks"
+        )
 
 
 if __name__ == "__main__":

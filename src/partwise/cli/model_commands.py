@@ -222,7 +222,7 @@ def doctor(
     ] = None,
     time: Annotated[
         bool,
-        typer.Option("--time", metavar=FLAG, help="Time training steps with and without these backends."),
+        typer.Option("--time", metavar=FLAG, help="Time training steps with these backends, without, and with torch.compile."),
     ] = False,
     imports: Import = None,
 ) -> None:

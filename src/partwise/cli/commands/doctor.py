@@ -1,5 +1,6 @@
 """`doctor`: this machine's capabilities, what is missing, and the backends that each preset uses."""
 
+import math
 from collections import Counter
 from collections.abc import Iterator
 from functools import reduce
@@ -13,7 +14,7 @@ from partwise.compute.backends import KINDS
 from partwise.compute.backends.decoding import unsupported_layer
 from partwise.compute.device_check import device_faults
 from partwise.compute.runtime import choose_runtime, has_fast_bfloat16, machine_info, requested
-from partwise.compute.timing import training_rates
+from partwise.compute.timing import training_times
 from partwise.config import ConfigError
 from partwise.config.overrides import apply_overrides, parse_overrides
 from partwise.kernels import build, prebuilt
@@ -92,29 +93,50 @@ def is_run_setting(override: str) -> bool:
 
 
 def show_rates(name: str, overrides: list[str], plan: BackendPlan) -> None:
-    """Print the training rate with a plan and layer by layer; with overrides, also what missing kernels cost."""
+    """Print the training rate with a plan, layer by layer and compiled; with overrides, also what missing kernels cost."""
     model, train = settings_of(name, overrides)
     runtime = choose_runtime(train)
     eager = plan_config(model, runtime, dict.fromkeys(KINDS, EAGER))
-    rates = training_rates(model, {"plan": plan, "eager": eager}, runtime, train.batch_size)
+    times = training_times(model, {"plan": plan, "eager": eager}, runtime, train.batch_size)
     console.print(
-        f"{' '.join([name, *overrides])}: {rates['plan']:,.0f} tokens/s with these backends, {rates['eager']:,.0f} with "
-        f"eager layers ({rates['plan'] / rates['eager']:.2f} times as fast)",
+        f"{' '.join([name, *overrides])}: {times['plan'].rate:,.0f} tokens/s with these backends, "
+        f"{times['eager'].rate:,.0f} with eager layers ({times['eager'].step / times['plan'].step:.2f} times as fast)",
         markup=False,
     )
+    if not runtime.compile:
+        console.print(compiled_rate(model, train, plan), markup=False)
     if overrides:
         base = preset(name)
         models = {"base": meta_model(base), "changed": meta_model(model)}
         shared = shared_plans(models, runtime, requested(train))["base"]
         own = plan_config(base, runtime, requested(train))
         if own.difference(shared):
-            rates = training_rates(base, {"own": own, "shared": shared}, runtime, train.batch_size)
+            times = training_times(base, {"own": own, "shared": shared}, runtime, train.batch_size)
             console.print(
-                f"what the missing kernels cost: {name} alone trains at {rates['own']:,.0f} tokens/s, and at "
-                f"{rates['shared']:,.0f} with the backends that it shares with {' '.join(overrides)} "
-                f"({rates['own'] / rates['shared']:.2f} times slower)",
+                f"what the missing kernels cost: {name} alone trains at {times['own'].rate:,.0f} tokens/s, and at "
+                f"{times['shared'].rate:,.0f} with the backends that it shares with {' '.join(overrides)} "
+                f"({times['shared'].step / times['own'].step:.2f} times slower)",
                 markup=False,
             )
+
+
+def compiled_rate(model: ModelConfig, train: TrainConfig, plan: BackendPlan) -> str:
+    """What torch.compile would cost and save beside a plan, measured in turn with it."""
+    try:
+        runtime = choose_runtime(train.model_copy(update={"compile": True}))
+        compiled = plan_config(model, runtime, requested(train))
+        times = training_times(model, {"plan": plan, "compiled": compiled}, runtime, train.batch_size, {"compiled"})
+    except ConfigError as error:
+        return f"with torch.compile: not measured: {error}"
+    saved, seconds = times["plan"].step - times["compiled"].step, times["compiled"].preparation
+    text = f"with torch.compile: {times['compiled'].rate:,.0f} tokens/s, after {seconds:.0f} s of compilation"
+    if saved <= MIN_SAVED * times["plan"].step:
+        return f"{text}: not faster"
+    return f"{text}: train.compile=true saves time in runs of more than {math.ceil(seconds / saved):,} steps"
+
+
+MIN_SAVED = 0.03
+"""Share of a step that must be saved: rates of two runs differ by about as much."""
 
 
 def capabilities(threads: int) -> Iterator[tuple[str, str]]:
