@@ -105,7 +105,7 @@ def test_a_rule_states_its_source_and_sets_the_target(here: Path, name: str) -> 
         (["runs.csv", "--target", "3.28", "--metric", "loss"], "--metric loss is for comparing arms"),
         (["empty.csv", "--target", "3.28"], "empty.csv is empty: expected the header value"),
         (["runs.csv", "--rule", "parameter-golf"], "needs --record"),
-        (["runs.csv", "--rule", "parameter-glof"], "did you mean 'parameter-golf"),
+        (["runs.csv", "--rule", "parameter-glof"], "did you mean 'parameter-golf'? (known: modded-nanogpt"),
         (["crash.csv", "--target", "3.28"], "crash.csv line 3: value='crashed'"),
         (["twice.csv", "--target", "3.28"], "twice.csv line 4: 'a' already has seed 1 on line 3"),
         (["mixed.csv", "--target", "3.28"], "mixed.csv line 3: some rows have a seed and others none"),
@@ -122,6 +122,7 @@ def test_what_does_not_fit_a_target_is_refused_in_one_line(here: Path, words: li
     done = CliRunner().invoke(app, ["verdict", *words])
     assert isinstance(done.exception, ConfigError), done.output
     assert message in str(done.exception) and "\n" not in str(done.exception)
+    assert str(done.exception).count("parameter-golf-end") <= 1, "known names are listed once"
 
 
 def test_json_follows_the_published_schema(here: Path) -> None:

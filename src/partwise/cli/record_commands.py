@@ -2,7 +2,7 @@
 
 import gc
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -106,94 +106,14 @@ def verdict(
     Judge once: a file that grows and is judged again at 4, 8, 16 and 32 seeds has a false difference in 15% of cases. Give
     --judged from the second time on, plan the looks (compare --looks), or ask with --any-time.
     """
+    options = {name: value for name, value in locals().items() if name != "file"}
     gc.disable()  # collecting would take a fifth of the time of so short a command
     try:
-        of_target: dict[str, Any] = {
-            "alpha": alpha,
-            "looks": looks,
-            "time": time,
-            "sd_source": sd_source,
-            "record": record,
-        }
-        of_arms: dict[str, Any] = {
-            "margin": margin,
-            "baseline": baseline,
-            "judged": judged,
-            "failure": failure,
-            "unpaired": unpaired or None,
-            "run-names": run_names,
-            "take": take,
-            "metric": metric if metric != "value" else None,
-        }
-        shared: dict[str, Any] = {
-            "known_sd": known_sd,
-            "higher_is_better": higher_is_better,
-            "columns": columns,
-            "as_json": as_json,
-        }
-        if search:
-            of_others = {"target": target, "rule": rule, **of_target, "sd_source": None, "any-time": any_time or None}
-            given = {**of_arms, **of_others}
-            refuse_others(given, "is not for a results.tsv: leave it out, or --search")
-            from partwise.cli.commands.search_audit import audit_search
+        from partwise.cli.commands.verdict_forms import judge
 
-            audit_search(file, sd_source=sd_source, **shared)
-            return
-        if any_time:
-            of_fixed = {name: of_arms[name] for name in ("judged", "unpaired", "metric")}
-            given = {"rule": rule, **of_target, **of_fixed, "known-sd": known_sd, "alpha": None}
-            refuse_others(given, "is not for --any-time, a t test of all pairs or runs so far")
-            if target is not None:
-                refuse_others(of_arms, "is for comparing arms: leave it out, or --target")
-            from partwise.cli.commands.any_time import judge_any_time
-
-            judge_any_time(
-                file,
-                target=target,
-                margin=margin,
-                baseline=baseline,
-                failure=failure,
-                alpha=alpha,
-                higher_is_better=higher_is_better,
-                columns=columns,
-                run_names=run_names,
-                take=take,
-                as_json=as_json,
-            )
-            return
-        if target is not None or rule is not None:
-            refuse_others(of_arms, "is for comparing arms: leave it out, or --target")
-            from partwise.cli.commands.target import judge_target
-
-            judge_target(file, target=target, rule=rule, **shared, **of_target)
-            return
-        refuse_others(of_target, "is about a target: give --target, such as --target 3.28")
-        from partwise.cli.commands.verdict import judge_file
-
-        judge_file(
-            file,
-            margin=margin,
-            baseline=baseline,
-            judged=judged,
-            failure=failure,
-            paired=not unpaired,
-            metric=metric,
-            run_names=run_names,
-            take=take,
-            **shared,
-        )
+        judge(file, options)
     finally:
         gc.enable()
-
-
-def refuse_others(options: dict[str, Any], reason: str) -> None:
-    """Raise ConfigError for an option that was given."""
-    for name, value in options.items():
-        if value is not None:
-            from partwise.config import ConfigError
-
-            shown = "" if value is True else f" {value}"
-            raise ConfigError(f"--{name.replace('_', '-')}{shown} {reason}")
 
 
 @ledger_app.callback(invoke_without_command=True)

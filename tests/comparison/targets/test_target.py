@@ -78,9 +78,9 @@ def test_a_run_without_a_value_leaves_no_mean_and_is_never_dropped() -> None:
     target = Target(3.28)
     (entry,) = judge_entries({"kernel": [*RUNS, math.nan]}, target)
     assert (entry.outcome, entry.center, entry.p_reached, entry.not_finite) == ("undecided", None, None, 1)
-    assert "1 of 5 runs have no finite value" in headline(entry, target)
+    assert "1 of 5 runs has no finite value" in headline(entry, target)
     (large,) = judge_entries({"kernel": [*RUNS, 1e200]}, target)
-    assert "1 of 5 runs have no finite value" in headline(large, target)
+    assert "1 of 5 runs has no finite value" in headline(large, target)
     (same,) = judge_entries({"copy": [3.27, 3.27, 3.27]}, target)
     assert same.outcome == "undecided" and "do not vary" in headline(same, target)
 

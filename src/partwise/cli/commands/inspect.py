@@ -44,9 +44,7 @@ def inspect_target(
     Overrides and options hold for both.
     """
     if what not in INSPECTIONS:
-        raise ConfigError(
-            f"unknown inspection {what!r}{did_you_mean(what, INSPECTIONS)}: choose {', '.join(INSPECTIONS)}"
-        )
+        raise ConfigError(f"unknown inspection {what!r}{did_you_mean(what, INSPECTIONS)}")
     if processes > 1 and what != "memory":
         raise ConfigError(f"--processes {processes}: only `inspect {target} memory` divides a step between processes")
     subjects = [

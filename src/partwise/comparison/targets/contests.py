@@ -59,5 +59,5 @@ def rules() -> dict[str, Rule]:
 def find_rule(name: str) -> Rule:
     """Raises ConfigError for an unknown rule."""
     if name not in rules():
-        raise ConfigError(f"--rule {name}: unknown{did_you_mean(name, rules())}; there are {', '.join(rules())}")
+        raise ConfigError(f"--rule {name}: unknown{did_you_mean(name, rules())}")
     return rules()[name]

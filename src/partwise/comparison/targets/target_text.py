@@ -46,9 +46,10 @@ def headline(entry: Entry, target: Target) -> str:
 
 def _no_test(entry: Entry) -> str:
     if entry.not_finite:
+        have, them = ("has", "it") if entry.not_finite == 1 else ("have", "them")
         return (
-            f"{entry.not_finite} of {entry.n} runs have no finite value, so there is no mean to judge; without them it would "
-            "look better than it is."
+            f"{entry.not_finite} of {entry.n} runs {have} no finite value, so there is no mean to judge; without {them} the "
+            "entry would look better than it is."
         )
     if entry.n == 1:
         return "One run has no SD: add runs, or give --known-sd with its source."
@@ -114,7 +115,7 @@ def _entry_notes(entry: Entry, target: Target, level: float) -> Iterator[str]:
         if entry.n < least:
             yield f"{entry.name}: {entry.n} runs cannot decide; {least} runs on one side of the target can."
         if entry.not_finite:
-            yield f"{entry.name}: {entry.not_finite} of {entry.n} runs never arrived; they count as later than any target."
+            yield f"{entry.name}: {entry.not_finite} of {entry.n} runs never arrived; each counts as later than any target."
         return
     values = [value for value in entry.values if value is not None]
     if entry.outcome == "undecided" and target.known_sd is None and entry.sd and entry.look >= len(target.looks):
