@@ -16,8 +16,8 @@ from partwise.checks.model_checks import LEAK as MEASURED_LEAK
 from partwise.classroom import files
 from partwise.classroom.assignment import Assignment, fixed_part
 from partwise.classroom.baseline import Baseline
-from partwise.classroom.checks import LEAK
 from partwise.classroom.collection import Collection, collect, tail
+from partwise.classroom.hand_in_checks import LEAK
 from partwise.classroom.page import write_page
 from partwise.cli import main
 from partwise.comparison.certificate.certificate import Certificate, CertifiedVerdict, Code

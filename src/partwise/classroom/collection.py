@@ -10,9 +10,9 @@ from scipy import special
 
 from partwise.classroom.assignment import Assignment
 from partwise.classroom.baseline import Baseline
-from partwise.classroom.check import Check
-from partwise.classroom.checks import changed_arm, check_hand_in, student_of, values_check
+from partwise.classroom.check_result import Check
 from partwise.classroom.copies import check_copies
+from partwise.classroom.hand_in_checks import changed_arm, check_hand_in, student_of, values_check
 from partwise.classroom.hand_ins import HandIn, read_hand_in, shown
 from partwise.comparison.certificate.verification import judge_values
 from partwise.comparison.stats.effect import Effect, Verdict

@@ -4,8 +4,8 @@ import hashlib
 from collections.abc import Callable, Hashable, Mapping, Sequence
 
 from partwise.classroom.assignment import Assignment
-from partwise.classroom.check import Check
-from partwise.classroom.checks import student_of
+from partwise.classroom.check_result import Check
+from partwise.classroom.hand_in_checks import student_of
 from partwise.classroom.hand_ins import HandIn, shown
 
 DISTINCT = 3

@@ -7,7 +7,7 @@ from typing import Any
 
 from partwise.classroom.assignment import Assignment, fixed_part
 from partwise.classroom.baseline import Baseline
-from partwise.classroom.check import Check, Outcome
+from partwise.classroom.check_result import Check, Outcome
 from partwise.classroom.hand_ins import HandIn, shown
 from partwise.classroom.ledger_checks import ledger_checks
 from partwise.comparison.certificate.agreement import check_results

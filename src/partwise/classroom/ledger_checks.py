@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from partwise.classroom.check import Check, Outcome
+from partwise.classroom.check_result import Check, Outcome
 from partwise.classroom.hand_ins import HandIn, shown
 from partwise.comparison.ledger.chain import ChainEntry
 from partwise.comparison.ledger.questions import starts_and_results

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from partwise.classroom.check import RUN, Check
+from partwise.classroom.check_result import RUN, Check
 from partwise.classroom.collection import Collection, Entry, verdict_counts
 from partwise.comparison.report.cells import decimal_places
 from partwise.comparison.stats.effect import Effect

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from partwise.classroom.check import RUN, Check, Outcome
+from partwise.classroom.check_result import RUN, Check, Outcome
 from partwise.classroom.collection import Collection, Entry, judge_together
 from partwise.classroom.hand_ins import shown
 from partwise.cli.terminal import console
