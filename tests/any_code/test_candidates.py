@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -82,6 +83,23 @@ def test_fixed_files_are_those_of_the_best(repository: Path) -> None:
     assert "its changes to fixed files (measure.sh, data) are left out" in tried.notes[0]
     listed = git("diff", "--name-only", start, tried.commit).split()
     assert listed == ["settings.sh"] and tried.decision == "keep"
+
+
+def test_a_commit_on_one_that_was_kept_without_its_fixed_files_builds_on_the_best(repository: Path) -> None:
+    """A branch goes on from what was given, not from the commit that ran; it does not where another patch was kept."""
+    start = git("rev-parse", "HEAD")
+    fixed: dict[str, Any] = {"fixed": ["measure.sh"], "start": start}
+    first = commit("helps, and measures otherwise", settings__sh="GAIN=-200\nFAIL=\n", measure__sh="echo loss 0\n")
+    kept = answer(repository, first, **fixed)
+    assert kept.decision == "keep" and kept.commit != first and "measure.sh" in kept.notes[0]
+    second = answer(repository, commit("helps more", settings__sh="GAIN=-400\nFAIL=\n"), **fixed)
+    assert second.decision == "keep" and not any("build" in note for note in second.notes), second.notes
+    Path("x.patch").write_text(
+        "--- a/settings.sh\n+++ b/settings.sh\n@@ -1,2 +1,2 @@\n-GAIN=-400\n+GAIN=-600\n FAIL=\n"
+    )
+    assert answer(repository, "x.patch", **fixed).decision == "keep"
+    third = answer(repository, commit("another", settings__sh="GAIN=-500\nFAIL=\n"), **fixed)
+    assert any("does not build on the best" in note for note in third.notes)
 
 
 def test_a_candidate_equal_to_the_best_names_what_is_not_committed(repository: Path) -> None:

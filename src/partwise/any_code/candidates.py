@@ -182,9 +182,19 @@ def make_candidate(given: Given, repository: Repository, best: Candidate, fixed:
             "`git diff` as a patch"
         )
     check_modes(repository, best.commit, commit, given.text)
-    if given.kind == "commit" and not repository.contains(given.content, best.commit):
+    if given.kind == "commit" and not builds_on(repository, given.content, best.commit, fixed):
         notes.append("it does not build on the best, so keeping it would drop what was kept before")
     return Candidate(commit, best.command, tuple(notes))
+
+
+def builds_on(repository: Repository, commit: str, best: str, fixed: Sequence[str]) -> bool:
+    """Whether a commit is based on the best, or on the commit that became it without its changes to fixed files."""
+    if repository.contains(commit, best):
+        return True
+    before = f"{best}^"
+    changed = [PurePosixPath(path) for _, path in repository.changed_modes(before, best)]
+    kept = {PurePosixPath(path) for path in fixed}
+    return repository.contains(commit, before) and all(kept & {path, *path.parents} for path in changed)
 
 
 def check_modes(repository: Repository, best: str, commit: str, name: str) -> None:
