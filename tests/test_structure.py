@@ -211,6 +211,7 @@ BARE_READS = {
     ("cli.signals", "os.open(os.devnull, os.O_RDWR)"),
     ("comparison.trials.server", "os.open(os.devnull, os.O_WRONLY)"),
     ("comparison.trials.execution", "os.open(os.devnull, os.O_RDWR)"),
+    ("machine", "(topology / name).read_text(encoding='utf-8')"),
     ("machine", "Path('/proc/cpuinfo').read_text(encoding='utf-8', errors='replace')"),
     ("machine", "open('/proc/cpuinfo', encoding='utf-8', errors='replace')"),
     ("machine", "Path('/proc/meminfo').read_text(encoding='utf-8')"),

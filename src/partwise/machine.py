@@ -106,6 +106,38 @@ def available_cores() -> int:
     return os.cpu_count() or 1
 
 
+def core_groups(count: int) -> list[list[int]]:
+    """The logical CPUs of this process in `count` groups, each of equally many whole cores. Raises ConfigError."""
+    if sys.platform == "win32" or not hasattr(os, "sched_setaffinity"):
+        raise ConfigError(
+            f"{count} workers need cores of their own, and {platform.system()} does not pin processes to cores: leave "
+            "--workers out, and runs go one at a time"
+        )
+    cores: dict[tuple[int, int], list[int]] = {}
+    for cpu in sorted(os.sched_getaffinity(0)):
+        cores.setdefault(physical_core(cpu), []).append(cpu)
+    each = len(cores) // count
+    if each == 0:
+        raise ConfigError(
+            f"{count} workers need cores of their own, and this process has {len(cores)}: lower --workers"
+        )
+    ordered = sorted(cores)
+    groups = [ordered[group * each : (group + 1) * each] for group in range(count)]
+    return [sorted(cpu for core in group for cpu in cores[core]) for group in groups]
+
+
+def physical_core(cpu: int) -> tuple[int, int]:
+    """The processor and core of a logical CPU: two that share a core are no cores of their own."""
+    topology = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology")
+    try:
+        package, core = (
+            int((topology / name).read_text(encoding="utf-8")) for name in ("physical_package_id", "core_id")
+        )
+    except (OSError, ValueError):  # the system does not tell
+        return -1, cpu
+    return package, core
+
+
 def peak_memory() -> int:
     """The largest memory in bytes that this process has had."""
     if sys.platform == "win32":

@@ -17,7 +17,7 @@ from partwise.any_code.search_folder import (
     create_search,
     read_search,
 )
-from partwise.any_code.search_runs import OnRun, SearchRuns
+from partwise.any_code.search_runs import OnRun, SearchRuns, places_of
 from partwise.any_code.search_settings import check_same, make_settings
 from partwise.any_code.worktrees import Repository
 from partwise.comparison.search.answer import SearchState
@@ -57,7 +57,7 @@ def open_search(
     new = not (path / SEARCH_FILE).exists()
     if new:
         check_new(path, name, given, metric)
-        make_settings(given, metric or {}, repository)  # raises before anything is written
+        places_of(make_settings(given, metric or {}, repository).workers)  # raises before anything is written
     with explain_write_errors(path):
         make_folder(path)
     lock = FolderLock(path, option="--search")

@@ -3,6 +3,7 @@
 The rule is that of `comparison/search/rule.py`. What a killed process has begun is continued.
 """
 
+import itertools
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -48,6 +49,7 @@ class OpenSearch:
             f"{quantity(wanted, 'run')} of the best, {pool.candidate.commit[:10]}, which candidates are judged against"
         )
         outcomes: list[TrialResult] = []
+        runs = self.runs.in_order(pool.folder, "best", pool.candidate, pool.first_seed)
         while sum(each.value is not None for each in outcomes) < wanted:
             number = len(outcomes)
             if number == min(2 * wanted, SEEDS):
@@ -55,9 +57,7 @@ class OpenSearch:
                     f"half of {number} runs of the best failed ({self.last_failure(outcomes)}): start another --search "
                     "from a commit that runs"
                 )
-            outcomes.append(
-                self.runs.run(pool.folder / f"run-{number}", "best", pool.candidate, pool.first_seed + number)
-            )
+            outcomes.append(next(runs))
             if number == 0 and outcomes[0].value is None and pool.best == 0:
                 raise ConfigError(
                     f"the start, {self.folder.settings.start}, failed: {outcomes[0].reason}; its output is in "
@@ -154,19 +154,14 @@ class OpenSearch:
         known, design = self.folder.known(), self.folder.settings.design
         level = known.level(design)
         candidate = Candidate(attempt.tried.commit, attempt.tried.command)
+        runs = self.runs.in_order(attempt.folder, f"try {attempt.tried.number}", candidate, attempt.first_seed)
         outcomes: list[TrialResult] = []
         while True:
             values = [math.nan if each.value is None else each.value for each in outcomes]
             action = next_action(values, known.pool, level, design)
             if action.kind != "run":
                 break
-            for _ in range(action.runs):
-                number = len(outcomes)
-                what = f"try {attempt.tried.number}"
-                run = self.runs.run(attempt.folder / f"run-{number}", what, candidate, attempt.first_seed + number)
-                outcomes.append(run)
-                if run.value is None:
-                    break
+            outcomes += itertools.islice(runs, action.runs)
         return attempt.tried.model_copy(
             update={
                 "decision": action.kind,

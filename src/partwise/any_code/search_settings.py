@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import Field
 
@@ -14,6 +14,7 @@ from partwise.any_code.template import split_words
 from partwise.any_code.worktrees import Repository
 from partwise.comparison.search.rule import Design
 from partwise.config import Config, ConfigError
+from partwise.config.neutral import Neutral
 from partwise.config.yaml import show
 
 OVERRUN = 3
@@ -40,6 +41,8 @@ class SearchSettings(Config):
     evaluate: str | None = None
     share: list[str] = Field(default_factory=list)
     setup: str | None = None
+    workers: Annotated[int, Neutral(1), Field(gt=0)] = 1
+    """Runs at a time. One setting for all runs: those beside others may be slower, and see less in their time."""
 
     @property
     def limits(self) -> TrialLimits:

@@ -83,6 +83,14 @@ def try_candidate(
             **SETTINGS,
         ),
     ] = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Runs at a time, each pinned to cores of its own. Default: 1, with the machine to itself.",
+            **SETTINGS,
+        ),
+    ] = None,
     setup: Annotated[
         str | None, typer.Option("--setup", metavar="COMMAND", help="What prepares each checkout.", **SETTINGS)
     ] = None,
@@ -110,6 +118,7 @@ def try_candidate(
         "evaluate": evaluate,
         "setup": setup,
         "share": share or None,
+        "workers": workers,
     }
     run_try(
         search,

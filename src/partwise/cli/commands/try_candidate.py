@@ -1,6 +1,6 @@
 """`try`: a candidate of a search against the best, without importing torch."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import typer
@@ -19,7 +19,16 @@ from partwise.messages import format_duration, quantity
 STATUS = {"keep": MET, "discard": NOT_MET, "undecided": UNDECIDED}
 MARKS = {"keep": ("✓", "green"), "discard": ("✕", "red"), "undecided": ("?", "yellow")}
 
-ONE_AT_A_TIME = "runs go one at a time: a time budget is fair only if nothing else uses this machine"
+
+def at_a_time(cores: Sequence[Sequence[int]]) -> str:
+    """How runs share this machine."""
+    if not cores:
+        return "runs go one at a time: a time budget is fair only if nothing else uses this machine"
+    listed = "; ".join(",".join(map(str, each)) for each in cores)
+    return (
+        f"{len(cores)} runs go at a time, each on cores of its own ({listed}): a time budget is fair only if nothing else "
+        "uses these"
+    )
 
 
 def run_try(
@@ -62,10 +71,10 @@ def ask(opened: OpenSearch, candidate: str | None, description: str, again: bool
     answer = opened.abandon() if abandon else None
     if candidate is None:
         if answer is None:
-            tell(ONE_AT_A_TIME)
+            tell(at_a_time(opened.runs.places.cores))
             opened.repeat_best()
         return answer
-    tell(ONE_AT_A_TIME)
+    tell(at_a_time(opened.runs.places.cores))
     return opened.answer(candidate, description, again)
 
 

@@ -4,7 +4,7 @@ import json
 import os
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from pathlib import Path
 
@@ -16,6 +16,17 @@ from partwise.records import read_record
 
 ERROR, STATUS = "error.txt", "status.json"
 """In the folder of the first trial: the traceback of a failure, and the statuses of all."""
+
+CORES = "PARTWISE_CORES"
+"""The variable of a process that names the logical CPUs it is pinned to."""
+
+
+def enter(directory: str, variables: Mapping[str, str]) -> None:
+    """Work in this folder, with these environment variables, and on the cores that one of them names."""
+    os.chdir(directory)
+    os.environ.update(variables)
+    if sys.platform != "win32" and CORES in variables:
+        os.sched_setaffinity(0, {int(core) for core in variables[CORES].split(",")})
 
 
 def execute_group(folders: list[Path], should_stop: Callable[[], bool]) -> None:

@@ -4,7 +4,7 @@ import itertools
 import queue
 from collections.abc import Sequence
 
-from partwise.comparison.trials.execution import ERROR
+from partwise.comparison.trials.execution import CORES, ERROR
 from partwise.comparison.trials.executor import Executor
 from partwise.comparison.trials.server import Server
 from partwise.comparison.trials.servers import give_back, take_server
@@ -18,7 +18,7 @@ class LocalExecutor(Executor):
 
     They are forks of one server, or new processes, that have imported what runs the trials that name `executed_by`. Each
     folder must have a `job.json`; see `worker` and `spawned`. With `gpus`, each process has that many of the `devices` to
-    itself.
+    itself, and with `cores`, one of these groups of logical CPUs.
     """
 
     def __init__(
@@ -29,10 +29,13 @@ class LocalExecutor(Executor):
         executed_by: str,
         gpus: int = 0,
         devices: Sequence[str] = (),
+        cores: Sequence[Sequence[int]] = (),
     ) -> None:
         self.executed_by = executed_by
         self.gpus, self._free = gpus, list(devices)
         self._devices: dict[int, list[str]] = {}
+        self._free_cores = list(cores)
+        self._cores: dict[int, Sequence[int]] = {}
         self.workers, self.seeds_per_process = workers, seeds_per_process
         self._server: Server | None = None
         self._waiting: list[list[Trial]] = []
@@ -58,6 +61,8 @@ class LocalExecutor(Executor):
             statuses = ["failed: its process ended"] * len(self._running[number])
         ended = self._running.pop(number)
         self._free += self._devices.pop(number, [])
+        if number in self._cores:
+            self._free_cores.append(self._cores.pop(number))
         for trial, status in zip(ended, statuses, strict=True):
             trial.status = f"failed: {failure_reason(ended[0], status)}" if status.startswith("failed") else status
         if all(trial.finished for trial in ended):
@@ -89,6 +94,9 @@ class LocalExecutor(Executor):
             if self.gpus:
                 self._devices[number], self._free = self._free[: self.gpus], self._free[self.gpus :]
                 variables["CUDA_VISIBLE_DEVICES"] = ",".join(self._devices[number])
+            if self._free_cores:
+                self._cores[number] = self._free_cores.pop(0)
+                variables[CORES] = ",".join(map(str, self._cores[number]))
             self._server.submit(number, [trial.folder for trial in group], variables)
 
 

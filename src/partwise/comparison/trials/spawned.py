@@ -15,7 +15,7 @@ from importlib import import_module
 from pathlib import Path
 from types import FrameType
 
-from partwise.comparison.trials.execution import execute_group, leave_standard_streams
+from partwise.comparison.trials.execution import enter, execute_group, leave_standard_streams
 from partwise.comparison.trials.job import EXECUTORS
 from partwise.processes import ASKING, ask_this_process, has_parent
 
@@ -70,8 +70,7 @@ def main() -> None:
     folders, directory, variables = json.loads(line)
     code = 1
     try:
-        os.chdir(directory)
-        os.environ.update(variables)
+        enter(directory, variables)
         execute_group([Path(directory, folder) for folder in folders], lambda: stopping)
         code = 0
     finally:

@@ -22,6 +22,7 @@ from types import FrameType
 
 from partwise.comparison.trials.claims import TrialLock, current
 from partwise.comparison.trials.execution import (
+    enter,
     execute_group,
     forget_error,
     group_statuses,
@@ -65,8 +66,7 @@ class ChildProcesses:
         if child == 0:
             code = 1
             try:
-                os.chdir(directory)
-                os.environ.update(variables)
+                enter(directory, variables)
                 signal.set_wakeup_fd(-1)
                 signal.signal(signal.SIGCHLD, signal.SIG_DFL)
                 # it stops if it is asked to, or if this process or its parent dies
