@@ -119,7 +119,7 @@ def core_groups(count: int) -> list[list[int]]:
     each = len(cores) // count
     if each == 0:
         raise ConfigError(
-            f"{count} workers need cores of their own, and this process has {len(cores)}: lower --workers"
+            f"{count} workers need cores of their own, and this process has {len(cores)}: give a new search fewer"
         )
     ordered = sorted(cores)
     groups = [ordered[group * each : (group + 1) * each] for group in range(count)]

@@ -38,8 +38,8 @@ def places_of(workers: int) -> Places:
     devices = visible_devices()
     if 0 < len(devices) < workers:
         raise ConfigError(
-            f"{workers} workers need GPUs of their own, and this machine has {len(devices)}: give a new search fewer, or hide "
-            "them with CUDA_VISIBLE_DEVICES="
+            f"{workers} workers need GPUs of their own, and this machine has {len(devices)}: give a new search fewer, or "
+            "hide them with CUDA_VISIBLE_DEVICES="
         )
     return Places(core_groups(workers), len(devices) // workers, devices)
 
