@@ -324,10 +324,13 @@ def test_folders_are_read_without_links_and_zips_within_them_too(tmp_path: Path)
     (tmp_path / "ann" / "up").symlink_to(tmp_path)
     write(tmp_path / "bob", **{"K.zip": zipped(**{"deep/mine.py": b"x = 2"})})
     (tmp_path / "eve").symlink_to(tmp_path / "ann")
-    found = collect([tmp_path / name for name in ("ann", "bob", "eve")], ASSIGNMENT, None)
+    write(tmp_path / "dan", **{"mine.py": b"x = 1"})
+    (tmp_path / "dan" / "certificate.json").symlink_to(tmp_path / "ann" / "certificate.json")
+    found = collect([tmp_path / name for name in ("ann", "bob", "dan", "eve")], ASSIGNMENT, None)
     sources = {each.name: each.hand_in.sources for each in found.entries}
     assert sources == {"ann": {"mine.py": b"x = 1"}, "bob": {"mine.py": b"x = 2"}}
     assert "it is a link, which is not followed" in found.refused["eve"]
+    assert "it has 'certificate.json', which is a link: hand in the file itself" in found.refused["dan"]
 
 
 def test_a_folder_with_too_many_files_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

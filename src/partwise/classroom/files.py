@@ -13,6 +13,7 @@ from partwise.config.reading import read_file
 
 RESULTS_FILE = "results.json"
 LEDGER_FILES = ("ledger.sqlite", "ledger.jsonl")
+NAMED = (CERTIFICATE_FILE, RESULTS_FILE, *LEDGER_FILES)
 MAX_FILE = 1 << 24
 """The most bytes of one file, and of a zip file; a certificate has 13 KB, a report's results less than 1 MB."""
 MAX_ALL = 1 << 26
@@ -40,7 +41,7 @@ def read_files(path: Path) -> Files:
 
 def is_wanted(name: str) -> bool:
     last = PurePosixPath(name).name
-    return last in (CERTIFICATE_FILE, RESULTS_FILE, *LEDGER_FILES) or last.endswith(".py")
+    return last in NAMED or last.endswith(".py")
 
 
 def read_folder(folder: Path) -> Files:
@@ -60,7 +61,7 @@ def read_folder(folder: Path) -> Files:
 
 
 def walk(folder: Path) -> Iterator[Path]:
-    """The regular files below a folder, without links, in order. Raises ConfigError if they are too many."""
+    """The regular files below a folder, in order. Raises ConfigError for too many, and for a link in place of one it reads."""
     count, pending = 0, [(folder, 0)]
     while pending:
         current, depth = pending.pop(0)
@@ -70,6 +71,8 @@ def walk(folder: Path) -> Iterator[Path]:
                 if count > MAX_ENTRIES:
                     raise ConfigError(f"it has more than {MAX_ENTRIES:,} files: hand in those that the sheet names")
                 if entry.is_symlink():
+                    if entry.name in NAMED:
+                        raise ConfigError(f"it has {entry.name!r}, which is a link: hand in the file itself")
                     continue
                 if entry.is_dir() and depth < MAX_DEPTH:
                     pending.append((Path(entry.path), depth + 1))

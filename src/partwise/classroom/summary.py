@@ -104,14 +104,14 @@ def class_sentences(collection: Collection) -> list[str]:
     ]
     if n:
         sentences += [
-            f"Alone, {different} of the {n} without an objection are better or worse. If no change did anything, "
+            f"Better or worse alone: {different} of {n} without an objection. If no change did anything, "
             f"{mean:.1f} would be by chance, and {unusual} or more in {format_percent(round(probability, 3))} of classes.",
-            f"Judged together by Holm's method, {together.get('better', 0) + together.get('worse', 0)} are: the probability "
-            f"that any of these is false is at most {format_percent(alpha)}.",
+            f"Judged together by Holm's method: {together.get('better', 0) + together.get('worse', 0)}. The probability that "
+            f"any of these is false is at most {format_percent(alpha)}.",
         ]
         if found.get("equivalent"):
             sentences.append(
-                f"{found['equivalent']} are equivalent alone. If every true difference were exactly the margin, at most "
+                f"Equivalent alone: {found['equivalent']}. If every true difference were exactly the margin, at most "
                 f"{mean:.1f} would be expected, by chance."
             )
     return sentences
