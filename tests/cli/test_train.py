@@ -91,7 +91,7 @@ def test_a_terminal_marks_the_prompt(trained: Path, monkeypatch: pytest.MonkeyPa
 
     def shown(stream: io.StringIO) -> str:
         monkeypatch.setattr(sys, "stdout", stream)
-        train.generate_text("a", ["the quick"], 5, 0.8, None, 1.0, None, 0, None, "float32", "auto")
+        assert run("generate", "a", "--prompt", "the quick", "--max-new-tokens", "5") == 0
         return stream.getvalue()
 
     plain = shown(io.StringIO())

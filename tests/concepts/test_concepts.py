@@ -10,7 +10,7 @@ import pytest
 
 import partwise
 from partwise.cli import main
-from partwise.cli.commands import compare_preset, evaluate, explain, inspect, train
+from partwise.cli.commands import compare_preset, evaluate, explain, generate, inspect, train
 from partwise.cli.terminal import console
 from partwise.concepts.answer import Answer, answer, concept_answer
 from partwise.concepts.entries import Concept, concept_of, entries
@@ -140,7 +140,7 @@ def test_every_command_parses_and_its_configuration_can_be_built(
     for module, name in (
         (compare_preset, "show_estimate"),
         (train, "train_run"),
-        (train, "generate_text"),
+        (generate, "generate_text"),
         (evaluate, "evaluate_run"),
         (inspect, "inspect_target"),
     ):

@@ -12,6 +12,7 @@ from partwise.cli import (  # noqa: F401  (importing them registers their comman
     compare_commands,
     course_commands,
     exchange_commands,
+    generation_commands,
     lesson_commands,
     model_commands,
     planning_commands,

@@ -1,4 +1,4 @@
-"""Commands for one model: train, evaluate, generate, inspect, and describe."""
+"""Commands for one model: train, evaluate, inspect, and describe."""
 
 import os
 import shlex
@@ -168,51 +168,6 @@ def evaluate(
     evaluate_run(run, max_problems, data, precision, as_json, file, overrides, seq_len)
 
 
-@app.command()
-def generate(
-    run: RunName,
-    prompt: Annotated[list[str] | None, typer.Option(help="Text to continue. Repeat it for a batch.")] = None,
-    max_new_tokens: Annotated[int, typer.Option(help="Maximum number of tokens to generate.")] = 200,
-    temperature: Annotated[float, typer.Option(help="Sampling temperature; 0 is greedy decoding.")] = 0.8,
-    top_k: Annotated[int | None, typer.Option(help="Sample from the K most likely tokens only.")] = None,
-    top_p: Annotated[
-        float, typer.Option(help="Nucleus sampling: the smallest set of tokens with at least this probability.")
-    ] = 1.0,
-    stop: Annotated[str | None, typer.Option(help="Stop after this token.")] = None,
-    num_beams: Annotated[int | None, typer.Option(help="Beam search with this many beams.", min=1)] = None,
-    seed: Annotated[int, typer.Option(help="Random seed of the sampling.", min=0)] = 0,
-    precision: Annotated[str, typer.Option(help="float32, or bfloat16: faster, less precise.")] = "float32",
-    backend: Annotated[
-        str, typer.Option(help="eager, cpp (the C++ decoder), or auto: cpp if it supports the model.")
-    ] = "auto",
-    imports: Import = None,
-) -> None:
-    """Generate text with a trained model."""
-    load_imports(imports)
-    from partwise.cli.commands.train import generate_text
-
-    generate_text(
-        run, prompt or [], max_new_tokens, temperature, top_k, top_p, stop, seed, num_beams, precision, backend
-    )
-
-
-@app.command(context_settings={"ignore_unknown_options": True})  # `-1 + 2` is not an option
-def calculate(
-    run: RunName,
-    expressions: Annotated[list[str], typer.Argument(metavar="EXPRESSION...", help='Expressions such as "12.5 * 3".')],
-    steps: Annotated[
-        bool,
-        typer.Option("--steps", metavar=FLAG, help="Print the steps that the model writes before each answer."),
-    ] = False,
-    imports: Import = None,
-) -> None:
-    """Evaluate expressions with a model trained on arithmetic and check its answers."""
-    load_imports(imports)
-    from partwise.cli.commands.calculate import calculate_all
-
-    calculate_all(run, expressions, show_steps=steps)
-
-
 @app.command(context_settings=ALLOW_OVERRIDES)
 def doctor(
     context: typer.Context,
@@ -273,6 +228,7 @@ def inspect(
         ),
     ] = None,
     figures: Figures = None,
+    as_json: Json = False,
     imports: Import = None,
 ) -> None:
     """Inspect a preset or a run: print a table and write an HTML page with figures."""
@@ -280,7 +236,7 @@ def inspect(
     from partwise.cli.commands.inspect import inspect_target
 
     inspect_target(
-        target, what, collect_overrides(context, overrides), data, seq_len, text, processes, against, figures
+        target, what, collect_overrides(context, overrides), data, seq_len, text, processes, against, figures, as_json
     )
 
 

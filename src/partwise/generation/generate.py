@@ -120,15 +120,17 @@ def generate(
     precision: str = "float32",
     backend: str = "auto",
     on_text: Callable[[int, str], None] | None = None,
+    on_token: Callable[[int, int | None, str], None] | None = None,
 ) -> list[str]:
     """The continuation of each prompt: at most `max_new_tokens` tokens, ended early by the text `stop` (one token).
 
     A prompt and its continuation, joined, are the text of all their ids. Ids that the tokenizer lacks, such as rows that pad
-    a table, are never chosen. `on_text(row, piece)` streams complete characters. A continuation depends only on the prompt,
-    the seed, and the prompt's index in the list. For an encoder-decoder a prompt is a source and the continuation its
-    target. With `num_beams`, beam search replaces sampling; see `beam_search` for `length_penalty`, and `decoding_model` for
-    `precision` and `backend`. Raises ConfigError for an empty prompt, characters unknown to the tokenizer, or a backend that
-    does not support the model.
+    a table, are never chosen. `on_text(row, piece)` streams complete characters; `on_token(row, id, piece)` has every token
+    with the text that it completes, perhaps none, and without an id the text of no single token. A continuation depends only
+    on the prompt, the seed, and the prompt's index in the list. For an encoder-decoder a prompt is a source and the
+    continuation its target. With `num_beams`, beam search replaces sampling; see `beam_search` for `length_penalty`, and
+    `decoding_model` for `precision` and `backend`. Raises ConfigError for an empty prompt, characters unknown to the
+    tokenizer, or a backend that does not support the model.
     """
     sampling = Sampling(temperature, top_k, top_p)
     encoded = [tokenizer.encode(prompt) for prompt in prompts]
@@ -144,6 +146,14 @@ def generate(
     device = model.embed.weight.device
     uniform = uniform_numbers(range(len(prompts)), max_new_tokens, seed, device)
     texts = [""] * len(prompts)
+
+    def write(row: int, token: int | None, piece: str) -> None:
+        texts[row] += piece
+        if on_token and (token is not None or piece):
+            on_token(row, token, piece)
+        if on_text and piece:
+            on_text(row, piece)
+
     was_training = model.training
     model.eval()
     try:
@@ -169,9 +179,7 @@ def generate(
                         source=row_source,
                         tokenizer=tokenizer,
                     )
-                    texts[row] = tokenizer.continuation(befores[row], ids)
-                    if on_text:
-                        on_text(row, texts[row])
+                    write(row, None, tokenizer.continuation(befores[row], ids))
                 continue
             streams = [tokenizer.decode_stream(befores[row]) for row in rows]
             unfinished = set(range(len(rows)))
@@ -180,18 +188,13 @@ def generate(
                 for index in sorted(unfinished):
                     ended = ids[index] in stop_ids
                     piece = streams[index].push(ids[index]) + (streams[index].flush() if ended else "")
-                    texts[rows[index]] += piece
-                    if piece and on_text:
-                        on_text(rows[index], piece)
+                    write(rows[index], ids[index], piece)
                     if ended:
                         unfinished.discard(index)
                 if not unfinished:
                     break
             for index in sorted(unfinished):
-                piece = streams[index].flush()
-                texts[rows[index]] += piece
-                if piece and on_text:
-                    on_text(rows[index], piece)
+                write(rows[index], None, streams[index].flush())
     finally:
         model.train(was_training)
     return texts

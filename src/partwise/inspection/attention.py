@@ -14,6 +14,7 @@ from partwise.inspection.hooks import watch_modules
 from partwise.inspection.map_figures import map_figures
 from partwise.inspection.subject import Subject
 from partwise.model import Transformer
+from partwise.model.cache import Cache
 from partwise.parts.attention.core import AttentionCore
 from partwise.parts.attention.mask import AttentionMask
 from partwise.plots.drawing import draw
@@ -72,8 +73,10 @@ class AttentionStatistics:
 
 
 @torch.no_grad()
-def record_calls(model: Transformer, inputs: Tensor, source: Tensor | None = None) -> dict[str, list[AttentionCall]]:
-    """The calls of each attention core over tokens (B, T) and a source (B, M), by module name.
+def record_calls(
+    model: Transformer, inputs: Tensor, source: Tensor | None = None, cache: Cache | None = None
+) -> dict[str, list[AttentionCall]]:
+    """The calls of each attention core over tokens (B, T), which continue a `cache`, and a source (B, M), by module name.
 
     A layer with several maps per head calls its core once per map.
     """
@@ -86,7 +89,7 @@ def record_calls(model: Transformer, inputs: Tensor, source: Tensor | None = Non
             calls.setdefault(name, []).append(AttentionCall(core, q, k, mask))
 
     with watch_modules(model, MODULE_PATTERN, record):
-        model(inputs, source=source)
+        model(inputs, cache, source=source)
     return calls
 
 

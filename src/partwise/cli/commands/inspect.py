@@ -6,26 +6,13 @@ from importlib import import_module
 from pathlib import Path
 
 from partwise.cli.commands.report import save_figures
-from partwise.cli.terminal import console, table
+from partwise.cli.terminal import console, only_json, print_json, table
 from partwise.config import ConfigError, did_you_mean, digest
+from partwise.inspection.inspections import INSPECTIONS
 from partwise.inspection.subject import check_seq_len, find_subject
 from partwise.plots.page import Page, files_of_page, write_page
 from partwise.plots.paired_page import pair_pages
 from partwise.run_names import default_run_name, explain_write_errors
-
-INSPECTIONS = {
-    "activations": "activation_page",
-    "attention": "attention",
-    "coordinates": "coordinate_check",
-    "cost": "cost",
-    "gradients": "gradients",
-    "length": "length",
-    "logit-lens": "logit_lens",
-    "lr-transfer": "lr_transfer",
-    "memory": "memory",
-    "positions": "positions",
-}
-"""Name -> module of `partwise.inspection`; its `inspect(subject)` returns a page."""
 
 
 def inspect_target(
@@ -38,11 +25,14 @@ def inspect_target(
     processes: int,
     against: str | None = None,
     figures: Path | None = None,
+    as_json: bool = False,
 ) -> None:
     """Run one inspection of a preset or a run, or of two `against` each other; print its table and write its page.
 
     Overrides and options hold for both.
     """
+    if as_json:
+        only_json()
     if what not in INSPECTIONS:
         raise ConfigError(f"unknown inspection {what!r}{did_you_mean(what, INSPECTIONS)}")
     if processes > 1 and what != "memory":
@@ -58,7 +48,7 @@ def inspect_target(
             check_seq_len(each)
     if against is not None and subjects[1].name == subject.name and subjects[1].run == subject.run:
         raise ConfigError(f"--against {against}: is the same model as {target}; give another preset or run")
-    inspect = import_module(f"partwise.inspection.{INSPECTIONS[what]}").inspect
+    inspect = import_module(f"partwise.inspection.{INSPECTIONS[what].module}").inspect
     pages: list[Page] = [inspect(each) for each in subjects]
     page = pages[0] if against is None else pair_pages((subject.name, subjects[1].name), (pages[0], pages[1]))
     name = " against ".join(each.name for each in subjects)
@@ -78,6 +68,9 @@ def inspect_target(
     if figures is not None:
         save_figures(figures, files_of_page(page))
     console.print(f"page: {path}", markup=False)
+    if as_json:
+        shown = {"title": page.title, "about": page.about, "columns": page.columns, "rows": page.rows}
+        print_json({"page": str(path), **shown})
 
 
 def page_suffix(changes: list[str]) -> str:

@@ -1,4 +1,4 @@
-"""`train` and `generate`: train a run, generate text with it."""
+"""`train`: train or resume a run."""
 
 import os
 import signal
@@ -7,29 +7,23 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from types import FrameType
-from typing import Any
 
 from partwise.checks.finding import Finding
 from partwise.cli.commands.evaluate import show_scores
 from partwise.cli.signals import ENDING, HANGUP, exit_status, handled, leave_terminal
-from partwise.cli.terminal import console, flush_text, follow_run, print_error, table, with_prompt
-from partwise.compute.backend_plan import apply_backends
-from partwise.compute.runtime import choose_runtime
+from partwise.cli.terminal import console, follow_run, print_error, table, with_prompt
 from partwise.config import ConfigError
 from partwise.config.overrides import distinct, parse_overrides
 from partwise.data import Dataset
 from partwise.data.repetition import repetition_note
 from partwise.drafts import make_folder
 from partwise.files import open_file
-from partwise.formats.loading import load
-from partwise.generation.generate import generate
 from partwise.inspection.memory import memory_warning
 from partwise.machine import OUT_OF_MEMORY, available_memory, is_out_of_memory
 from partwise.messages import attempt, not_shown, quantity
 from partwise.model import Transformer
 from partwise.run_names import check_run_name, default_run_name, explain_write_errors
-from partwise.tokenizers import WithSpecialTokens
-from partwise.train.config import TrainConfig, run_config, vocabulary_note
+from partwise.train.config import run_config, vocabulary_note
 from partwise.train.distributed.environment import STORE
 from partwise.train.distributed.launcher import LOST, TOGETHER, end_now, end_with_launcher
 from partwise.train.distributed.processes import (
@@ -43,7 +37,7 @@ from partwise.train.distributed.processes import (
 from partwise.train.loop import Diverged
 from partwise.train.own_parts import TRAINED, check_own_parts, leak_sentence, leaks
 from partwise.train.run_folder import Interrupted, RunFolder
-from partwise.train.samples import draw_sample, first_prompt
+from partwise.train.samples import draw_sample
 from partwise.train.trained_model import open_trained
 
 
@@ -219,51 +213,3 @@ def show_sample(model: Transformer, dataset: Dataset, precision: str) -> None:
         return
     console.print(f"[bold]{sample.title}[/]")
     console.print(with_prompt(sample.prompt, sample.text), soft_wrap=True)
-
-
-def generate_text(
-    name: str,
-    prompts: list[str],
-    max_new_tokens: int,
-    temperature: float,
-    top_k: int | None,
-    top_p: float,
-    stop: str | None,
-    seed: int,
-    num_beams: int | None,
-    precision: str,
-    backend: str,
-) -> None:
-    """Print the continuation of each prompt, or the target of each source; a single one is streamed."""
-    model, tokenizer = load(name)
-    apply_backends(model, choose_runtime(TrainConfig(device="cpu", precision="float32")))
-    paired = isinstance(tokenizer, WithSpecialTokens)
-    if paired and not prompts:
-        raise ConfigError(f"{name} was trained on pairs: give a source with --prompt TEXT")
-    prompts = prompts or [first_prompt(tokenizer)]
-    settings: dict[str, Any] = {
-        "max_new_tokens": max_new_tokens,
-        "temperature": temperature,
-        "top_k": top_k,
-        "top_p": top_p,
-        "stop": stop,
-        "seed": seed,
-        "num_beams": num_beams,
-        "precision": precision,
-        "backend": backend,
-    }
-    arrow, end = (" -> ", "") if paired else ("", "\n")
-    if len(prompts) == 1:
-        waiting = [prompts[0]]  # printed with the first text, so that a request that is refused prints nothing
-
-        def show(row: int, piece: str) -> None:
-            while waiting:
-                flush_text(waiting.pop(), bold=True)
-                flush_text(arrow)
-            flush_text(piece)
-
-        generate(model, tokenizer, prompts, **settings, on_text=show)
-        show(0, "\n")
-        return
-    for prompt, text in zip(prompts, generate(model, tokenizer, prompts, **settings), strict=True):
-        console.print(with_prompt(prompt, f"{arrow}{text}{end}"), soft_wrap=True)
