@@ -8,10 +8,13 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from partwise import windows
 from partwise.machine import is_alive
+
+if TYPE_CHECKING:
+    import asyncio.subprocess
 
 OWN_GROUP: dict[str, Any]
 OWN_SESSION: dict[str, Any]
@@ -156,3 +159,13 @@ if sys.platform != "win32":
     def signal_group(group: int, number: signal.Signals) -> None:
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(group, number)
+
+
+def kill_session(process: "asyncio.subprocess.Process") -> None:
+    """End a process that was started with OWN_SESSION and still runs; on POSIX with all that it has started."""
+    if process.returncode is not None:
+        return
+    if sys.platform == "win32":
+        process.kill()
+    else:
+        signal_group(process.pid, signal.SIGKILL)

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -15,39 +15,23 @@ from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Re
 from starlette.routing import Route
 
 from partwise.config import ConfigError
-from partwise.messages import print_message
+from partwise.studio.answers import REPORT_HEADERS, Handler, fail, fields, told
 from partwise.studio.comparisons import EVENT_SECONDS, FILES, Comparisons
+from partwise.studio.model_pages import RUN_SCREENS, model_routes
+from partwise.studio.models import Models
 from partwise.studio.processes import Processes
 from partwise.studio.questions import Allowed, Question, prediction_of
 from partwise.version import __version__
 
-STATIC = {
-    "studio.css": "text/css; charset=utf-8",
-    "open.js": "text/javascript; charset=utf-8",
-    "page.js": "text/javascript; charset=utf-8",
-    "ask.js": "text/javascript; charset=utf-8",
-    "predict.js": "text/javascript; charset=utf-8",
-    "watch.js": "text/javascript; charset=utf-8",
-    "read.js": "text/javascript; charset=utf-8",
-    "shelf.js": "text/javascript; charset=utf-8",
-    "uplot.js": "text/javascript; charset=utf-8",
-    "uplot.css": "text/css; charset=utf-8",
-    "icon.svg": "image/svg+xml",
-}
+TYPES = {"js": "text/javascript; charset=utf-8", "css": "text/css; charset=utf-8", "svg": "image/svg+xml"}
+SCRIPTS = ("open", "page", "ask", "predict", "watch", "read", "shelf", "run", "inspect", "generate", "events", "uplot")
+STATIC = (*(f"{name}.js" for name in SCRIPTS), "studio.css", "uplot.css", "icon.svg")
 """The files that pages load; there are no others."""
 
 PUBLIC = ("/open", "/static/open.js", "/static/studio.css", "/static/icon.svg")
 """What is answered without a cookie: the page that exchanges the token of a link for one."""
 
-REPORT_POLICY = (
-    "sandbox allow-scripts allow-downloads allow-popups; default-src 'none'; style-src 'unsafe-inline'; "
-    "script-src 'unsafe-inline'; img-src data: blob:; font-src data:; frame-ancestors 'self'"
-)
-"""A report has scripts and styles of its own: it runs in an origin of its own, without the cookie and without a network."""
-
-SCREENS = {"ask": "Ask", "predict": "Predict", "watch": "Watch", "read": "Read", "shelf": "Shelf"}
-
-Handler = Callable[[Request], Awaitable[Response]]
+SCREENS = {"ask": "Ask", "predict": "Predict", "watch": "Watch", "read": "Read", "shelf": "Shelf", **RUN_SCREENS}
 
 
 class Studio:
@@ -55,6 +39,7 @@ class Studio:
 
     def __init__(self, comparisons: Comparisons, processes: Processes, allowed: Allowed, prefix: str = "") -> None:
         self.comparisons, self.processes, self.allowed, self.prefix = comparisons, processes, allowed, prefix
+        self.models = Models(comparisons.folder, processes, allowed.imports)
         self.templates = Environment(
             loader=PackageLoader("partwise.studio"), autoescape=select_autoescape(default=True)
         )
@@ -84,6 +69,7 @@ class Studio:
                 Route("/api/comparisons/{name}/interrupt", told(self.interrupt), methods=post),
                 Route("/api/comparisons/{name}/resume", told(self.resume), methods=post),
                 Route("/api/comparisons/{name}/look", told(self.look), methods=post),
+                *model_routes(self.models, self.screen),
             ],
             exception_handlers={Exception: fail},
         )
@@ -95,11 +81,13 @@ class Studio:
         return HTMLResponse(self.templates.get_template("open.html.jinja").render(prefix=self.prefix))
 
     def screen(self, name: str) -> Handler:
+        """The page of a screen, with the name of a comparison or a run if its address has one."""
         template = self.templates.get_template("screen.html.jinja")
+        kind = "run" if name in RUN_SCREENS else "comparison"
 
         async def handle(request: Request) -> Response:
             facts = {"prefix": self.prefix, "screen": name, "title": SCREENS[name], "version": __version__}
-            return HTMLResponse(template.render(**facts, comparison=request.path_params.get("name", "")))
+            return HTMLResponse(template.render(**facts, **{kind: request.path_params.get("name", "")}))
 
         return handle
 
@@ -107,12 +95,13 @@ class Studio:
         name = request.path_params["file"]
         if name not in STATIC:
             return JSONResponse({"error": "no such address"}, 404)
-        return Response(static_file(name), media_type=STATIC[name], headers={"cache-control": "max-age=3600"})
+        media_type = TYPES[name.rpartition(".")[2]]
+        return Response(static_file(name), media_type=media_type, headers={"cache-control": "max-age=3600"})
 
     async def file(self, request: Request) -> Response:
         name, file = request.path_params["name"], request.path_params["file"]
         content = await run_in_threadpool(self.comparisons.file, name, file)
-        headers = {"content-security-policy": REPORT_POLICY, "x-frame-options": "SAMEORIGIN"}
+        headers = dict(REPORT_HEADERS)
         if "download" in request.query_params:
             headers["content-disposition"] = f'attachment; filename="{name}-{file}"'
         return Response(content, media_type=FILES[file], headers=headers)
@@ -203,17 +192,6 @@ class Studio:
         return JSONResponse(await self.processes.query(["look", request.path_params["name"], "--json"]))
 
 
-async def fields(request: Request) -> dict[str, Any]:
-    """The JSON object of a change. Raises ConfigError."""
-    try:
-        values = json.loads(await request.body())
-    except (ValueError, RecursionError):
-        raise ConfigError("expected JSON") from None
-    if not isinstance(values, dict):
-        raise ConfigError("expected a JSON object")
-    return values
-
-
 async def nothing() -> list[Any]:
     return []
 
@@ -228,22 +206,3 @@ def known_choices(allowed: Allowed) -> dict[str, Any]:
 @cache
 def static_file(name: str) -> bytes:
     return files("partwise.studio").joinpath("static", name).read_bytes()
-
-
-async def fail(request: Request, error: Exception) -> Response:
-    """The answer to what should not happen, which the terminal shows too."""
-    said = f"{type(error).__name__}: {error}"
-    print_message(f"{request.url.path}: {said}")
-    return JSONResponse({"error": said}, 500)
-
-
-def told(handle: Handler) -> Handler:
-    """A handler whose ConfigErrors are answers that say what is wrong."""
-
-    async def answer(request: Request) -> Response:
-        try:
-            return await handle(request)
-        except ConfigError as error:
-            return JSONResponse({"error": str(error)}, 400)
-
-    return answer

@@ -4,22 +4,25 @@ import asyncio
 import json
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 from partwise.config import ConfigError
 from partwise.config.reading import open_to_read
 from partwise.drafts import write_output
 from partwise.files import open_file, private_folder, refuse_links
-from partwise.processes import OWN_SESSION, send
+from partwise.processes import OWN_SESSION, kill_session, send
 from partwise.run_names import explain_write_errors
 
 NOTES = Path("runs") / ".studio"
 """Where the questions and the output of started comparisons are; everything there may be deleted."""
 
 MAX_LOG = 64 * 1024
+MAX_LINE = 1 << 20
+"""Bytes of a JSON line: a token with the attention to some thousand others has a twentieth."""
 QUERY_SECONDS = 300.0
 
 
@@ -91,7 +94,7 @@ class Processes:
         except OSError:
             return ""
 
-    async def query(self, words: Sequence[str]) -> Any:
+    async def query(self, words: Sequence[str], seconds: float = QUERY_SECONDS) -> Any:
         """The JSON that `partwise WORDS` prints; ends the process if the caller is cancelled. Raises ConfigError."""
         process = await asyncio.create_subprocess_exec(
             *program(),
@@ -103,14 +106,47 @@ class Processes:
             **OWN_SESSION,
         )
         try:
-            async with asyncio.timeout(QUERY_SECONDS):
+            async with asyncio.timeout(seconds):
                 out, err = await process.communicate()
         except TimeoutError:
-            raise ConfigError(f"partwise {words[0]} took longer than {QUERY_SECONDS:.0f} seconds") from None
+            raise ConfigError(f"partwise {words[0]} took longer than {seconds:.0f} seconds") from None
         finally:
-            if process.returncode is None:
-                process.kill()
+            kill_session(process)
         if process.returncode:
-            lines = [line for line in err.decode("utf-8", "replace").splitlines() if line.strip()]
-            raise ConfigError(lines[-1].removeprefix("error: ") if lines else f"partwise {words[0]} failed")
+            raise ConfigError(last_error(words, err))
         return json.loads(out)
+
+    async def lines(self, words: Sequence[str], seconds: float) -> AsyncGenerator[dict[str, Any], None]:
+        """The JSON lines that `partwise WORDS` prints, as it prints them; closing this ends the process, and so do `seconds`.
+
+        Raises ConfigError with what it says if it fails.
+        """
+        with TemporaryFile() as errors:
+            process = await asyncio.create_subprocess_exec(
+                *program(),
+                *words,
+                cwd=self.folder,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=errors,
+                limit=MAX_LINE,
+                **OWN_SESSION,
+            )
+            timer = asyncio.get_running_loop().call_later(seconds, kill_session, process)
+            try:
+                assert process.stdout
+                async for line in process.stdout:
+                    yield json.loads(line)
+                status = await process.wait()
+            finally:
+                timer.cancel()
+                kill_session(process)
+            if status:
+                errors.seek(0)
+                raise ConfigError(last_error(words, errors.read(MAX_LOG)))
+
+
+def last_error(words: Sequence[str], printed: bytes) -> str:
+    """What a command has said before it failed."""
+    lines = [line for line in printed.decode("utf-8", "replace").splitlines() if line.strip()]
+    return lines[-1].removeprefix("error: ") if lines else f"partwise {words[0]} failed"

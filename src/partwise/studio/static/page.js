@@ -1,6 +1,7 @@
 // What all screens share. Text from models and files reaches the page as text only, never as markup.
 export const prefix = document.body.dataset.prefix;
 export const comparison = document.body.dataset.comparison;
+export const run = document.body.dataset.run;
 export const $ = (id) => document.getElementById(id);
 
 /** An element with attributes and children; strings become text. */
@@ -40,16 +41,19 @@ export function showError(error) {
 export function announce(text) { $("live").textContent = text; }
 
 export function enableCopy() {
-  $("copy").addEventListener("click", async () => {
-    try {
-      await navigator.clipboard.writeText($("command").textContent);
-      announce("Copied");
-      $("copy").textContent = "Copied";
-    } catch {
-      getSelection().selectAllChildren($("command"));
-      announce("Selected: copy it with your keyboard");
-    }
-  });
+  for (const block of document.querySelectorAll(".copy")) {
+    const [text, button] = [block.querySelector("pre"), block.querySelector("button")];
+    button.addEventListener("click", async () => {
+      try {
+        await navigator.clipboard.writeText(text.textContent);
+        announce("Copied");
+        button.textContent = "Copied";
+      } catch {
+        getSelection().selectAllChildren(text);
+        announce("Selected: copy it with your keyboard");
+      }
+    });
+  }
 }
 
 export const format = (value, digits = 4) => (value === null || value === undefined ? "" : Number(value).toLocaleString("en", { maximumSignificantDigits: digits, useGrouping: true }));

@@ -11,6 +11,7 @@ const COMPARE = {
 const SHOWN = 300;
 
 function link(entry) {
+  if (entry.kind === "run" && !entry.name.includes("/")) return el("a", { href: address("run", entry.name) }, entry.name);
   if (entry.kind !== "comparison" || entry.name.includes("/")) return entry.name;
   return el("a", { href: address(entry.state === "finished" ? "read" : "watch", entry.name) }, entry.name);
 }

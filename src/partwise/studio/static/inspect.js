@@ -1,0 +1,51 @@
+import { $, address, announce, api, el, enableCopy, run, showError } from "./page.js";
+import { follow, numberOf, setRunning, showCommand } from "./events.js";
+
+enableCopy();
+const values = () => ({ kind: "inspect", what: $("what").value, text: $("text").value, seq_len: numberOf("seq_len") });
+let stop;
+
+async function changed() {
+  try {
+    await showCommand(values());
+    showError();
+  } catch (error) {
+    if (error.name !== "AbortError") showError(error);
+  }
+}
+
+async function start(event) {
+  event.preventDefault();
+  showError();
+  stop = new AbortController();
+  setRunning(true);
+  $("status").textContent = "Inspecting\u00a0…";
+  announce("Inspecting");
+  let said = "Stopped";
+  try {
+    await follow(values(), ({ page }) => {
+      $("page").src = `${address("pages", run, page)}?${Date.now()}`;
+      $("shown").hidden = false;
+      said = "The page is below";
+    }, stop.signal);
+  } catch (error) {
+    if (error.name !== "AbortError") showError(error);
+    said = error.name === "AbortError" ? "Stopped" : "";
+  }
+  setRunning(false);
+  $("status").textContent = said;
+  announce(said);
+}
+
+try {
+  const { inspections } = await api(`runs/${encodeURIComponent(run)}`);
+  $("what").replaceChildren(...Object.entries(inspections).map(([name, about]) => el("option", { value: name }, `${name}: ${about}`)));
+  $("what").value = "attention";
+  $("start").disabled = false;
+  await changed();
+} catch (error) {
+  showError(error);
+}
+$("question").addEventListener("input", changed);
+$("question").addEventListener("submit", start);
+$("stop").addEventListener("click", () => stop.abort());
