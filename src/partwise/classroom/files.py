@@ -61,7 +61,7 @@ def read_folder(folder: Path) -> Files:
 
 
 def walk(folder: Path) -> Iterator[Path]:
-    """The regular files below a folder, in order. Raises ConfigError for too many, and for a link in place of one it reads."""
+    """The regular files below a folder, in order. Raises ConfigError for too many, and for a link in place of a file."""
     count, pending = 0, [(folder, 0)]
     while pending:
         current, depth = pending.pop(0)

@@ -177,7 +177,9 @@ def doctor(
     ] = None,
     time: Annotated[
         bool,
-        typer.Option("--time", metavar=FLAG, help="Time training steps with these backends, without, and with torch.compile."),
+        typer.Option(
+            "--time", metavar=FLAG, help="Time training steps with these backends, without, and with torch.compile."
+        ),
     ] = False,
     imports: Import = None,
 ) -> None:
