@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from scipy import special, stats
 
-from search_methods import NOISES, Noise
+from search_worlds import NOISES, Noise
 from target_errors import percent, rows
 
 PAGE = Path(__file__).parents[1] / "docs" / "any-time.md"

@@ -7,8 +7,10 @@ import numpy as np
 import pytest
 
 from partwise.comparison.search.rule import Action, Design, Pool, Search, confirm, next_action
+from search_bandits import TopTwo, UpperBounds
 from search_errors import END, PAGE, START
-from search_methods import AgainstFreshRun, Rule, World, simulate
+from search_methods import AgainstFreshRun, Rule
+from search_worlds import World, residuals, simulate
 
 
 class Product(Rule):
@@ -57,6 +59,20 @@ def test_the_goal_of_the_rule(world: World, searches: int, most_runs: float) -> 
     outcome = simulate(Rule(), world, searches, seed=4)
     assert outcome.false_proportion <= 0.02 and outcome.cost <= most_runs
     assert outcome.found >= 0.75 - 0.06  # two standard errors of so few searches
+
+
+def test_the_residuals_of_real_runs_are_those_that_the_page_describes() -> None:
+    found = residuals()
+    assert f"{len(found)} final losses" in PAGE.read_text(encoding="utf-8") and len(found) == 8 * 46
+    assert abs(found.mean()) < 1e-12 and found.std() == pytest.approx(1) and abs(found).max() < 4
+
+
+def test_bandits_never_keep_what_their_bounds_do_not_show() -> None:
+    """As many runs as they were given; of changes that do nothing, e-BH keeps hardly any and Thompson sampling many."""
+    world = World(40, 0)
+    bounds, thompson = (bandit().search(world, 60, 2.9, seed=6) for bandit in (UpperBounds, TopTwo))
+    assert bounds.cost == thompson.cost == 2.9
+    assert bounds.any_false < 0.05 < 0.2 < thompson.any_false
 
 
 def figures() -> Iterator[tuple[str, list[str]]]:
