@@ -263,6 +263,10 @@ def test_the_stored_answer_is_read_without_training(tmp_path: Path, monkeypatch:
     assert result.output.index("worse in 10") < result.output.index("Had you stopped at 200 steps")  # numbers, then why
     assert CliRunner().invoke(app, ["lesson", "3", "--check", "200,300"]).output.strip() == "right"
     assert CliRunner().invoke(app, ["lesson", "3", "--check", "100,200"]).exit_code == 1
+    document = json.loads(CliRunner().invoke(app, ["lesson", "3", "--stored", "--no-predict", "--json"]).stdout)
+    assert document["value"] is document["inside"] is None and len(document["table"]) > 2
+    assert any("worse in 10" in line for line in document["verdicts"])
+    assert json.loads(CliRunner().invoke(app, ["lesson", "--json"]).stdout)[2]["at"] == "done"
     listed = CliRunner().invoke(app, ["lesson"])
     assert "Where am I?" in listed.output and "done" in listed.output
 
@@ -293,6 +297,12 @@ def test_a_prediction_is_in_the_ledger_before_the_first_run(
     again = CliRunner().invoke(app, ["lesson", str(number), "--no-predict"])
     assert again.exit_code == 0 and "in the ledger: -9 to 9" in again.output
     assert before == {path: path.stat().st_mtime_ns for path in Path("runs").rglob("result.json")}
+    document = json.loads(CliRunner().invoke(app, ["lesson", str(number), "--no-predict", "--json"]).stdout)
+    assert (
+        document["prediction"] == {"low": -9.0, "high": 9.0}
+        and document["inside"]
+        and document["table"][0][1] == "yours"
+    )
     assert [record.content["kind"] for record in project_ledger().read()].count("predicted result") == 1
 
 

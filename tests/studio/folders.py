@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
+import searches
 from partwise.cli import main
 from partwise.comparison.ledger.project import project_ledger
 from partwise.studio.comparisons import Comparisons
@@ -69,6 +70,27 @@ def make_finished(folder: Path, monkeypatch: pytest.MonkeyPatch, name: str = "do
     with pytest.raises(SystemExit) as ended:
         main()
     assert not ended.value.code
+
+
+def make_many(folder: Path, runs: int = 1000, comparisons: int = 8) -> None:
+    """Runs and comparisons by the thousand: copies of a run and of a comparison of another folder, without its trials."""
+    stored = Path(__file__).parents[1] / "formats_on_disk" / "2" / "runs"
+    for name, number in {"run": runs, "comparison": comparisons}.items():
+        files = {each.name: each.read_bytes() for each in (stored / name).glob("*.json")}
+        for each in range(number):
+            path = folder / "runs" / f"{name}-{each}"
+            path.mkdir(parents=True)
+            for file, content in files.items():
+                (path / file).write_bytes(content)
+
+
+def make_search(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The search `s` of a small program: a commit is kept, and a command discarded."""
+    searches.make_repository(folder, monkeypatch)
+    better = searches.commit("a gain", settings__sh="GAIN=-5000\nFAIL=\n")
+    searches.git("checkout", "--quiet", "HEAD~1")
+    for candidate in (better, f"{searches.command(folder)} 90000"):
+        searches.answer(folder, candidate)
 
 
 def make_client(folder: Path, opened: bool = True, **options: Any) -> Any:

@@ -31,9 +31,19 @@ def server() -> Any:
 
 
 @pytest.fixture
-def port(server: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What asked for the choices of a question, which import torch."""
+    found: list[Any] = []
+    monkeypatch.setattr(import_module("partwise.studio.pages"), "known_choices", found.append)
+    return found
+
+
+@pytest.fixture
+def port(server: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: list[Any]) -> Iterator[int]:
     """A server of the folder `tmp_path` in this process, and its port."""
     monkeypatch.chdir(tmp_path)
+    if hasattr(server, "known_choices"):
+        monkeypatch.setattr(server, "known_choices", asked.append)
     monkeypatch.setattr(server, "REQUEST_SECONDS", 1.0)
     running: list[Any] = []
 
@@ -43,7 +53,6 @@ def port(server: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
             running.append(self)
 
     monkeypatch.setattr(server, "Server", Server)
-    monkeypatch.setattr(server, "known_choices", lambda allowed: None)
     thread = threading.Thread(target=server.run_studio, args=(None, folders.Allowed(), (), "", False), daemon=True)
     thread.start()
     end = time.monotonic() + 60
@@ -76,6 +85,13 @@ def test_two_hundred_silent_connections_end_and_others_are_answered_meanwhile(po
             pass
         each.close()
     assert status(port) == 200
+
+
+def test_torch_is_imported_when_a_question_is_asked(port: int, asked: list[Any]) -> None:
+    """Its import holds every answer back for a second, that of a long shelf too."""
+    assert status(port) == 200
+    time.sleep(0.2)
+    assert not asked
 
 
 def test_the_address_is_of_this_machine_alone(port: int) -> None:

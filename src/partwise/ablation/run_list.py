@@ -1,4 +1,4 @@
-"""The runs and comparisons below a folder, from their JSON files alone: nothing is imported or run."""
+"""The runs, comparisons and searches below a folder, from their JSON files alone: nothing is imported or run."""
 
 import json
 import os
@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from partwise.any_code.search_folder import SEARCH_FILE, read_search
 from partwise.baselines.scale import place_loss
 from partwise.checkpoint import list_checkpoints, step_of
 from partwise.comparison.results import Results
@@ -18,19 +19,21 @@ from partwise.records import DamagedFileError, read_record
 from partwise.run_names import lock_owner
 from partwise.train.result import read_result
 
+KINDS = {"comparison": "compare.json", "search": SEARCH_FILE, "run": "run.json"}
+"""The file that makes a folder one."""
 COMPARISON_FILES = ("compare.json", "results.json")
 
 
 @dataclass(frozen=True)
 class ListedFolder:
-    """A run or a comparison. None is an unknown value."""
+    """A run, a comparison or a search. None is an unknown value."""
 
     name: str
     """Its folder, relative to the listed one."""
     kind: str
-    """`run` or `comparison`."""
+    """`run`, `comparison` or `search`."""
     what: str
-    """The command of a run; the question of a comparison."""
+    """The command of a run or of a search; the question of a comparison."""
     parameters: int | None
     """The number of a comparison is that of its baseline."""
     state: str
@@ -49,9 +52,9 @@ class ListedFolder:
 
 
 def list_runs(folder: Path) -> list[ListedFolder]:
-    """All runs and comparisons below a folder, newest first; runs of a comparison count as part of it. Raises ConfigError.
+    """All runs, comparisons and searches below a folder, newest first; runs of the last two count as part of them.
 
-    Folders whose files cannot be read are listed with the state `damaged`.
+    Raises ConfigError. Folders whose files cannot be read are listed with the state `damaged`.
     """
     if not folder.is_dir():
         raise ConfigError(f"{folder}: no such folder; `partwise train` and `partwise compare` write to runs/")
@@ -59,11 +62,11 @@ def list_runs(folder: Path) -> list[ListedFolder]:
     ngrams: dict[str, dict[int, float]] = {}
     for path in _find(folder):
         name = str(path.relative_to(folder)) if path != folder else path.resolve().name
-        read = _read_comparison if (path / "compare.json").exists() else _read_run
+        kind = next((kind for kind, file in KINDS.items() if (path / file).exists()), "run")  # or deleted meanwhile
+        read = {"comparison": _read_comparison, "search": _read_search, "run": _read_run}[kind]
         try:
             entries.append(read(path, name, ngrams))
         except DamagedFileError:
-            kind = "comparison" if read is _read_comparison else "run"
             entries.append(ListedFolder(name, kind, "", None, "damaged", None, "", "", _modified(path)))
     placed = [
         replace(entry, scale=place_loss(entry.loss, ngrams.get(entry.data, {}))) if entry.loss is not None else entry
@@ -81,7 +84,7 @@ def find_comparison(name: str) -> Path | None:
 def _find(folder: Path) -> Iterator[Path]:
     for path, folders, files in os.walk(folder):
         folders[:] = [name for name in folders if not name.startswith(".")]  # such as drafts of a killed process
-        if "compare.json" in files or "run.json" in files:
+        if not set(files).isdisjoint(KINDS.values()):
             folders.clear()
             yield Path(path)
         folders.sort()
@@ -137,6 +140,16 @@ def _read_comparison(path: Path, name: str, ngrams: dict[str, dict[int, float]])
     )
 
 
+def _read_search(path: Path, name: str, ngrams: dict[str, dict[int, float]]) -> ListedFolder:
+    try:
+        search = read_search(path)
+    except ConfigError as error:
+        raise DamagedFileError(str(error)) from None
+    kept, best = len(search.kept), f"best: try {search.best}" if search.best else "best: the start"
+    state = f"{_activity(path)}, {len(search.tries)} tried, {kept} kept"
+    return ListedFolder(name, "search", search.settings.command, None, state, None, "", best, _modified(path))
+
+
 def read_results(path: Path) -> Results:
     """The results in a file. Raises DamagedFileError."""
     try:
@@ -157,7 +170,7 @@ def _activity(path: Path) -> str:
 def _modified(path: Path) -> float:
     """The time of the last change to the files that describe a folder."""
     times = [0.0]
-    for name in ("run.json", "result.json", "compare.json", "results.json"):
+    for name in ("run.json", "result.json", "compare.json", "results.json", SEARCH_FILE, "results.tsv"):
         try:
             times.append((path / name).stat().st_mtime)
         except OSError:

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from partwise.cli.options import FLAG, app
+from partwise.cli.options import FLAG, Json, app
 
 
 @app.command()
@@ -28,6 +28,7 @@ def lesson(
     ] = None,
     first_seed: Annotated[int, typer.Option(help="First seed: other seeds train other models.", min=0)] = 0,
     restart: Annotated[bool, typer.Option("--restart", metavar=FLAG, help="Begin at the first section.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Go through a lesson: a problem, an idea, your prediction, a run of minutes, the answer, an exercise."""
     from partwise.torch_extra import require_torch
@@ -39,6 +40,6 @@ def lesson(
     if slides is not None:
         write_slides(number, slides)
     elif number is None:
-        list_lessons()
+        list_lessons(as_json)
     else:
-        run_lesson(number, predict, not no_predict, stored, check, first_seed, restart)
+        run_lesson(number, predict, not no_predict, stored, check, first_seed, restart, as_json)

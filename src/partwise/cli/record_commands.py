@@ -195,7 +195,7 @@ def list_runs(
     text: Annotated[str | None, typer.Option("--filter", metavar="TEXT", help="Only entries with this text.")] = None,
     as_json: Json = False,
 ) -> None:
-    """List every run and comparison below a folder: size, state, loss, verdict and age."""
+    """List every run, comparison and search below a folder: size, state, loss, verdict and age."""
     from partwise.cli.commands.runs import show_runs
 
     show_runs(folder, sort, text, as_json)

@@ -14,9 +14,12 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from partwise.any_code.search_folder import SEARCH_FILE
 from partwise.config import ConfigError
 from partwise.studio.answers import REPORT_HEADERS, Handler, fail, fields, told
 from partwise.studio.comparisons import EVENT_SECONDS, FILES, Comparisons
+from partwise.studio.lesson_routes import lesson_routes
+from partwise.studio.lessons import Lessons
 from partwise.studio.model_pages import RUN_SCREENS, model_routes
 from partwise.studio.models import Models
 from partwise.studio.processes import Processes
@@ -24,7 +27,8 @@ from partwise.studio.questions import Allowed, Question, prediction_of
 from partwise.version import __version__
 
 TYPES = {"js": "text/javascript; charset=utf-8", "css": "text/css; charset=utf-8", "svg": "image/svg+xml"}
-SCRIPTS = ("open", "page", "ask", "predict", "watch", "read", "shelf", "run", "inspect", "generate", "events", "uplot")
+SCRIPTS = ("open", "page", "ask", "predict", "watch", "read", "shelf", "search", "lessons", "lesson")
+SCRIPTS += ("run", "inspect", "generate", "events", "uplot")
 STATIC = (*(f"{name}.js" for name in SCRIPTS), "studio.css", "uplot.css", "icon.svg")
 """The files that pages load; there are no others."""
 
@@ -32,6 +36,7 @@ PUBLIC = ("/open", "/static/open.js", "/static/studio.css", "/static/icon.svg")
 """What is answered without a cookie: the page that exchanges the token of a link for one."""
 
 SCREENS = {"ask": "Ask", "predict": "Predict", "watch": "Watch", "read": "Read", "shelf": "Shelf", **RUN_SCREENS}
+SCREENS |= {"search": "Search", "lessons": "Lessons", "lesson": "Lesson"}
 
 
 class Studio:
@@ -56,12 +61,16 @@ class Studio:
                 Route("/watch/{name}", self.screen("watch"), methods=get),
                 Route("/read/{name}", self.screen("read"), methods=get),
                 Route("/shelf", self.screen("shelf"), methods=get),
+                Route("/search/{name}", self.screen("search"), methods=get),
+                Route("/lessons", self.screen("lessons"), methods=get),
+                Route("/lesson/{name}", self.screen("lesson"), methods=get),
                 Route("/static/{file}", self.static, methods=get),
                 Route("/files/{name}/{file}", told(self.file), methods=get),
                 Route("/api/choices", told(self.choices), methods=get),
                 Route("/api/question", told(self.question), methods=post),
                 Route("/api/estimate", told(self.estimate), methods=post),
                 Route("/api/shelf", told(self.shelf), methods=get),
+                Route("/api/searches/{name}", told(self.search), methods=get),
                 Route("/api/comparisons", told(self.start), methods=post),
                 Route("/api/comparisons/{name}", told(self.state), methods=get),
                 Route("/api/comparisons/{name}/events", told(self.events), methods=get),
@@ -69,6 +78,7 @@ class Studio:
                 Route("/api/comparisons/{name}/interrupt", told(self.interrupt), methods=post),
                 Route("/api/comparisons/{name}/resume", told(self.resume), methods=post),
                 Route("/api/comparisons/{name}/look", told(self.look), methods=post),
+                *lesson_routes(Lessons(self.comparisons, self.processes)),
                 *model_routes(self.models, self.screen),
             ],
             exception_handlers={Exception: fail},
@@ -131,6 +141,12 @@ class Studio:
         ledger = [{"number": each.number, **each.content} for each in records if each.content["kind"] != "resumed"]
         shown = ("number", "time", "kind", "name", "question", "seeds", "planned", "low", "high", "value", "inside")
         return JSONResponse({"runs": runs, "ledger": [{k: e[k] for k in shown if k in e} for e in ledger]})
+
+    async def search(self, request: Request) -> Response:
+        name = request.path_params["name"]
+        if not (self.comparisons.path(name) / SEARCH_FILE).exists():
+            raise ConfigError(f"no search is named {name}: its folder may have been moved or deleted")
+        return JSONResponse(await self.processes.query(["try", "--search", name, "--json"]))
 
     async def start(self, request: Request) -> Response:
         values = await fields(request)

@@ -3,7 +3,6 @@
 import os
 import socket
 import sys
-import threading
 import webbrowser
 from asyncio import Transport
 from pathlib import Path
@@ -17,7 +16,7 @@ from partwise.config import ConfigError
 from partwise.console import console
 from partwise.files import working_folder, write_file
 from partwise.studio.comparisons import Comparisons
-from partwise.studio.pages import PUBLIC, Studio, known_choices
+from partwise.studio.pages import PUBLIC, Studio
 from partwise.studio.processes import Processes
 from partwise.studio.questions import Allowed
 from partwise.web_guard import Guard
@@ -97,7 +96,6 @@ def run_studio(port: int | None, allowed: Allowed, hosts: tuple[str, ...], prefi
     )
     server = Server(config, guard, f"http://{HOST}:{number}{prefix}", opens)
     guard.on_exchange = lambda: cast(None, server.print_link("for another browser"))
-    threading.Thread(target=known_choices, args=(allowed,), daemon=True).start()  # imports torch meanwhile
     console.print("Ctrl-C ends the studio; comparisons keep running", markup=False)
     server.run(sockets=[listener])
 

@@ -1,31 +1,29 @@
 """`lesson`: a lesson in the terminal, section by section."""
 
+import math
 import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import typer
 from rich.markdown import Markdown
 
-from partwise.cli.terminal import console, format_duration, table
+from partwise.cli.terminal import console, format_duration, only_json, print_json, table
 from partwise.comparison.ledger.predictions import Prediction
 from partwise.comparison.plan_file import PLAN_FILE
 from partwise.config import ConfigError
-from partwise.json_files import write_json
-from partwise.lessons.answers import Measured, read_answer
+from partwise.lessons.answers import Measured, find_value, read_answer
 from partwise.lessons.exercises import CHECKS
-from partwise.lessons.findings import picture_table
+from partwise.lessons.findings import answer_table, claims_lines, picture_table, verdict_lines
 from partwise.lessons.lesson import PICTURE, SECTIONS, Lesson, all_lessons, find_lesson, with_listings
 from partwise.lessons.predictions import find_prediction, record_prediction
+from partwise.lessons.progress import read_progress, write_progress
 from partwise.lessons.show import print_answer, print_prediction, print_share
 from partwise.lessons.slides import slides
 from partwise.messages import quantity
 from partwise.plots.layout import write_text
-from partwise.records import DamagedFileError, read_record
-
-PROGRESS_FILE = Path("runs") / "lessons.json"
-"""The section at which each lesson was left."""
 
 PATIENCE = 5.0
 """Minutes that a reader may be asked to wait; beyond, the stored answer is offered first."""
@@ -42,9 +40,22 @@ class LeftError(Exception):
     """The reader stops for now."""
 
 
-def list_lessons() -> None:
+def list_lessons(as_json: bool = False) -> None:
     """Print the lessons, how long each takes, and where the reader is."""
     reached = read_progress()
+    if as_json:
+        print_json(
+            [
+                {
+                    "lesson": each.number,
+                    "title": each.head.title,
+                    "minutes": each.head.minutes,
+                    "at": reached.get(str(each.number), ""),
+                }
+                for each in all_lessons().values()
+            ]
+        )
+        return
     rows = [
         [str(lesson.number), lesson.head.title, f"{lesson.head.minutes:g}", reached.get(str(lesson.number), "")]
         for lesson in all_lessons().values()
@@ -79,12 +90,16 @@ def run_lesson(
     check: str | None,
     first_seed: int,
     restart: bool,
+    as_json: bool = False,
 ) -> None:
     """Go through a lesson, from where the reader stopped, or check an answer to its exercise."""
+    if as_json:
+        only_json()
     lesson = find_lesson(number)
     if check is not None:
         raise typer.Exit(check_exercise(lesson, check))
     reader = Reader(lesson, Prediction.parse(predict) if predict else None, asks, stored, first_seed)
+    reader.interactive = reader.interactive and not as_json
     reader.refuse_missing_prediction()
     try:
         reader.read(
@@ -92,6 +107,8 @@ def run_lesson(
         )
     except LeftError:
         console.print(f"to continue: partwise lesson {number}", markup=False)
+    if as_json:
+        print_json(reader.document())
 
 
 class Reader:
@@ -237,6 +254,27 @@ class Reader:
         if self.measured:
             print_prediction(self.lesson, self.folder, self.measured)
 
+    def document(self) -> dict[str, Any]:
+        """What `--json` prints: the answer that the text shows."""
+        lesson, answer = self.lesson, read_answer(self.lesson, self.precision)
+        prediction = find_prediction(self.folder) or self.prediction
+        value = find_value(lesson.asked, self.measured) if self.measured else None
+        value = value if value is not None and math.isfinite(value) else None
+        expected = answer.expected(lesson.asked)
+        return {
+            "lesson": lesson.number,
+            "title": lesson.head.title,
+            "asked": lesson.asked.text,
+            "unit": lesson.asked.unit,
+            "prediction": {"low": prediction.low, "high": prediction.high} if prediction else None,
+            "value": value,
+            "inside": None if value is None or prediction is None else value in prediction,
+            "stored": {"value": expected.value, "low": expected.low, "high": expected.high},
+            "table": list(answer_table(answer, self.measured)),
+            "verdicts": list(verdict_lines(answer, self.measured)),
+            "claims": list(claims_lines(lesson)),
+        }
+
     def exercise(self) -> None:
         """Ask until the answer is right, or the reader has enough."""
         number = self.lesson.number
@@ -277,15 +315,3 @@ def check_exercise(lesson: Lesson, text: str) -> int:
     wrong = CHECKS[lesson.number](text)
     console.print(wrong or "right", style="red" if wrong else "green", markup=False)
     return 1 if wrong else 0
-
-
-def read_progress() -> dict[str, str]:
-    try:
-        return {key: str(value) for key, value in read_record(PROGRESS_FILE).items()} if PROGRESS_FILE.exists() else {}
-    except DamagedFileError:  # it only says where to begin
-        return {}
-
-
-def write_progress(number: int, section: str) -> None:
-    PROGRESS_FILE.parent.mkdir(exist_ok=True)
-    write_json(PROGRESS_FILE, {**read_progress(), str(number): section})

@@ -40,7 +40,9 @@ def report_comparison(folder: Path) -> tuple[Path, list[Section]]:
 
 def report_run(name: str) -> tuple[Path, list[Section]]:
     if not any((folder / "run.json").exists() for folder in (Path("runs") / name, Path(name))):
-        known = [entry.name for entry in list_runs(Path("runs"))] if Path("runs").is_dir() else []
+        known = (
+            [entry.name for entry in list_runs(Path("runs")) if entry.kind != "search"] if Path("runs").is_dir() else []
+        )
         raise ConfigError(f"there is no run or comparison {name!r}{did_you_mean(name, known)}")
     from partwise.train.run_metadata import open_run
     from partwise.train.run_page import StoredRun, write_page_of

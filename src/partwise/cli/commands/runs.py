@@ -1,4 +1,4 @@
-"""`runs`: list runs and comparisons, without importing torch."""
+"""`runs`: list runs, comparisons and searches, without importing torch."""
 
 import math
 import time
@@ -22,7 +22,7 @@ SORT_KEYS: dict[str, Any] = {
 
 
 def show_runs(folder: Path, sort: str, text: str | None, as_json: bool) -> None:
-    """Print the runs and comparisons below a folder that contain `text`. Raises ConfigError."""
+    """Print the runs, comparisons and searches below a folder that contain `text`. Raises ConfigError."""
     if sort not in SORT_KEYS:
         raise ConfigError(f"--sort {sort}: unknown key{did_you_mean(sort, SORT_KEYS)}")
     entries = sorted(list_runs(folder), key=SORT_KEYS[sort])

@@ -1,0 +1,99 @@
+"""Lessons in the studio: nothing of an answer before its runs, and the commands of a terminal."""
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lazy_imports import lazy_module
+from partwise.lessons.lesson import all_lessons, find_lesson
+from partwise.lessons.predictions import record_prediction
+
+lazy_module("starlette.testclient")
+folders = lazy_module("studio.folders", needs="starlette")
+predictions = lazy_module("partwise.comparison.ledger.predictions")
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / ".git").mkdir()
+    return tmp_path
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """The words of the processes that were started, none of which runs."""
+    found: list[list[str]] = []
+
+    class Process:
+        def __init__(self, words: list[str], **_: Any) -> None:
+            found.append(words[3:])
+
+        def poll(self) -> None:
+            return None
+
+    monkeypatch.setattr(subprocess, "Popen", Process)
+    return found
+
+
+def end(folder: Path, number: int) -> None:
+    """What the runs of a lesson leave."""
+    lesson = find_lesson(number)
+    for key in lesson.head.runs:
+        path = folders.make_running(folder, lesson.name if key == "main" else f"{lesson.name}-{key}")
+        for file in ("results.json", "report.html"):
+            (path / file).write_text("{}")
+
+
+def test_every_lesson_is_listed_with_the_place_of_its_reader(folder: Path) -> None:
+    (folder / "runs").mkdir()
+    (folder / "runs" / "lessons.json").write_text(json.dumps({"3": "The run"}))
+    listed = folders.make_client(folder).get("/api/lessons").json()
+    assert [each["number"] for each in listed] == list(all_lessons()) == list(range(1, 13))
+    assert listed[2]["at"] == "The run" and {each["state"] for each in listed} == {"new"}
+
+
+def test_a_lesson_shows_its_answer_only_after_its_runs(folder: Path) -> None:
+    client = folders.make_client(folder)
+    lesson = client.get("/api/lessons/2").json()
+    titles = [each["title"] for each in lesson["sections"]]
+    assert titles == ["The problem", "The idea", "Your prediction", "The run"]
+    assert lesson["picture"].startswith("data:image/svg+xml;base64,") and lesson["table"][1:]
+    assert "expected" not in lesson and "answer" not in json.dumps([*lesson])
+    answer = client.post("/api/lessons/2/answer", json={})
+    assert answer.status_code == 400 and "have not ended" in answer.json()["error"]
+    end(folder, 2)
+    after = client.get("/api/lessons/2").json()
+    assert after["state"] == "finished"
+    assert [each["title"] for each in after["sections"]][4:] == ["The answer", "An exercise"]
+
+
+def test_a_lesson_runs_as_in_a_terminal_after_its_prediction(folder: Path, started: list[list[str]]) -> None:
+    client = folders.make_client(folder)
+    refused = client.post("/api/lessons/2/start", json={})
+    assert refused.status_code == 400 and "prediction before its first run" in refused.json()["error"]
+    said = client.post("/api/lessons/2/start", json={"prediction": {"low": -0.1, "high": 0.25}}).json()
+    assert said["state"] == "running"
+    assert started == [["lesson", "2", "--predict=-0.1,0.25"]]
+    again = client.post("/api/lessons/2/start", json={"prediction": {"low": 0, "high": 1}})
+    assert again.status_code == 400 and "running" in again.json()["error"]
+
+
+def test_the_prediction_of_a_terminal_stands(folder: Path, started: list[list[str]]) -> None:
+    record_prediction(find_lesson(2), "runs/lesson-02", predictions.Prediction(0.0, 0.5))
+    client = folders.make_client(folder)
+    assert client.get("/api/lessons/2/state").json()["prediction"] == {"low": 0.0, "high": 0.5}
+    client.post("/api/lessons/2/start", json={"prediction": {"low": 7, "high": 8}})
+    assert started == [["lesson", "2"]]
+
+
+@pytest.mark.parametrize("number", ["0", "13", "x", "-1", "2.5", "1e1", "..%2f2", "%C2%B2"])
+def test_only_the_twelve_lessons_open(folder: Path, started: list[list[str]], number: str) -> None:
+    client = folders.make_client(folder)
+    assert client.get(f"/api/lessons/{number}").status_code in (400, 404)
+    body = {"prediction": {"low": 0, "high": 1}}
+    assert client.post(f"/api/lessons/{number}/start", json=body).status_code in (400, 404)
+    assert not started
