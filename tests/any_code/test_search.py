@@ -257,6 +257,23 @@ def test_on_another_machine_the_best_is_repeated_or_nothing_runs(
         assert opened.folder.known().pool.df == 0, "noise of the other machine is not pooled"
 
 
+def test_a_best_that_fails_on_another_machine_is_repeated_there_once_it_runs(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its failure is stored, so the same command alone would tell it for ever."""
+    start = commit("needs a file", train__sh='[ ! -e "$LOG-missing" ] || exit 3\n' + Path("train.sh").read_text())
+    assert try_(*words(repository, "--start", start)).exit_code == 0
+    monkeypatch.setattr(open_search, "describe_environment", lambda *_: {**ENVIRONMENT, "machine": {"cores": 512}})
+    Path("ran-missing").touch()
+    failed = try_("--search", "s", "--allow-changes")
+    assert "failed: exit status 3" in str(failed.exception)
+    assert str(failed.exception).endswith("fix it, and add --allow-changes, which repeats the best")
+    Path("ran-missing").unlink()
+    assert try_("--search", "s", "--allow-changes").exit_code == 0
+    with open_search.open_search("s", {}, None) as opened:
+        assert len(opened.folder.known().pool.values) == 4 and opened.folder.known().pool.df == 0
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [

@@ -1,7 +1,7 @@
 """Opening a search: created by its settings or read from its folder, locked, on the machine of its best."""
 
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from partwise.any_code.search_folder import (
     SEARCH_FILE,
     TRIES,
     WORKTREES,
-    SearchFolder,
+    PoolFolder,
     create_search,
     read_search,
 )
@@ -67,7 +67,7 @@ def open_search(
         del environment["code"]
         if not new:
             found = read_search(path)
-            if metric is not None and given.get("command") and only_failed(found):
+            if metric is not None and given.get("command") and only_failed(found.pools):
                 new = True  # the settings of a start that never had a value may be mended
         if new:
             assert metric is not None
@@ -99,9 +99,9 @@ def check_new(path: Path, name: str, given: Mapping[str, Any], metric: Mapping[s
         )
 
 
-def only_failed(search: SearchFolder) -> bool:
-    """Whether runs of its start have ended, and none has a value."""
-    results = list(search.path.glob(f"{POOLS}/*/run-*/{RESULT}"))
+def only_failed(pools: Sequence[PoolFolder]) -> bool:
+    """Whether repeats of the best have ended, and none has a value."""
+    results = [result for pool in pools for result in pool.folder.glob(f"run-*/{RESULT}")]
     return bool(results) and all(read_record(result).get("status") != "done" for result in results)
 
 
@@ -115,6 +115,8 @@ def check_environment(search: OpenSearch, allow_changes: bool) -> None:
     no_code: dict[str, Any] = {"code": {"files": {}}}
     changed = changes_since({**search.folder.machine, **no_code}, {**search.environment, **no_code})
     if not changed:
+        if allow_changes and search.folder.pool and only_failed([search.folder.pool]):  # what it needs may be here now
+            search.folder.add_pool(search.environment, search.folder.pool.fresh)
         return
     if not allow_changes:
         raise ConfigError(

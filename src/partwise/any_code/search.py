@@ -58,10 +58,12 @@ class OpenSearch:
                     "from a commit that runs"
                 )
             outcomes.append(next(runs))
-            if number == 0 and outcomes[0].value is None and pool.best == 0:
+            if number == 0 and outcomes[0].value is None and pool.fresh:
+                what = f"try {pool.best}" if pool.best else f"the start, {self.folder.settings.start}"
+                first = len(self.folder.pools) == 1
+                remedy = "give all settings again" if first else "add --allow-changes, which repeats the best"
                 raise ConfigError(
-                    f"the start, {self.folder.settings.start}, failed: {outcomes[0].reason}; its output is in "
-                    f"{pool.folder / 'run-0'}: fix it, and give all settings again"
+                    f"{what}, failed: {outcomes[0].reason}; its output is in {pool.folder / 'run-0'}: fix it, and {remedy}"
                 )
         values = {each.seed: each.value for each in outcomes if each.value is not None}
         check_pool(Pool(tuple(values.values())), design)
