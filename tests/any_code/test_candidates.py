@@ -42,7 +42,7 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             "changes a submodule, which is refused",
         ),
         ("--- a/settings.sh\n+++ b/settings.sh\n@@ -1 +1 @@\n-GAIN=7\n+GAIN=8\n", "does not apply to the best"),
-        ("not a patch\n", "does not apply to the best: No valid patches in input"),
+        ("not a patch\n", "x.patch is no patch: write the change with `git diff > x.patch`"),
         ("  \n", "x.patch is empty"),
     ],
 )

@@ -109,7 +109,10 @@ def check_patch(content: bytes, name: str) -> None:
     """Raise ConfigError for a patch that leaves the repository, or makes a link or a submodule."""
     if not content.strip():
         raise ConfigError(f"{name} is empty: write the change with `git diff > {name}`")
-    for line in headers(content.decode("utf-8", errors="replace")):
+    lines = list(headers(content.decode("utf-8", errors="replace")))
+    if not any(map(paths_of, lines)):
+        raise ConfigError(f"{name} is no patch: write the change with `git diff > {name}`")
+    for line in lines:
         found = re.match(r"(?:new|deleted|old)(?: file)? mode (\d+)|index \S+ (\d+)$", line)
         mode = (found[1] or found[2]) if found else None
         if mode in (LINK, SUBMODULE):
