@@ -10,6 +10,7 @@ import pytest
 from partwise import machine
 from partwise.any_code import search_runs
 from partwise.any_code.open_search import open_search
+from partwise.cli.commands.try_candidate import at_a_time
 from partwise.comparison.search.answer import Tried
 from partwise.config import ConfigError
 from searches import METRIC, commit, make_repository, ran, settings, try_, words
@@ -79,6 +80,13 @@ def test_workers_are_a_setting_of_the_search_and_are_told(repository: Path) -> N
     assert "--workers 1: search s has 2, and a search keeps its settings" in str(done.exception)
     done = try_(*words(repository), "--workers", "0")
     assert done.exit_code == 2
+
+
+def test_cores_are_told_as_ranges() -> None:
+    told = at_a_time([[*range(8), 64, 66, 67], [8]])
+    assert told.startswith(
+        "2 runs go at a time, each on cores of its own (0-7,64,66-67; 8): a time budget is fair only"
+    )
 
 
 def test_without_cores_of_their_own_nothing_runs(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:

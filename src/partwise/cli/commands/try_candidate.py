@@ -24,11 +24,19 @@ def at_a_time(cores: Sequence[Sequence[int]]) -> str:
     """How runs share this machine."""
     if not cores:
         return "runs go one at a time: a time budget is fair only if nothing else uses this machine"
-    listed = "; ".join(",".join(map(str, each)) for each in cores)
+    listed = "; ".join(map(ranges, cores))
     return (
         f"{len(cores)} runs go at a time, each on cores of its own ({listed}): a time budget is fair only if nothing else "
         "uses these"
     )
+
+
+def ranges(numbers: Sequence[int]) -> str:
+    """Ascending numbers as Linux lists CPUs: 0-3,8."""
+    firsts = [number for number in numbers if number - 1 not in numbers]
+    lasts = [number for number in numbers if number + 1 not in numbers]
+    pairs = zip(firsts, lasts, strict=True)
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in pairs)
 
 
 def run_try(
