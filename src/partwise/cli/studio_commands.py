@@ -9,6 +9,10 @@ from partwise.cli.options import FLAG, Import, app, load_imports
 
 @app.command()
 def studio(
+    experiments: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[FILE.yaml]...", help="Experiments of any code that the studio may run."),
+    ] = None,
     port: Annotated[
         int | None,
         typer.Option("--port", metavar="N", help="The port. Default: 8765, or a free one.", min=1),
@@ -35,4 +39,4 @@ def studio(
     from partwise.cli.commands.studio import serve
 
     loaded = load_imports(imports)
-    serve(port, tuple(data or ()), loaded, tuple(hosts or ()), prefix or "", not no_browser)
+    serve(port, tuple(experiments or ()), tuple(data or ()), loaded, tuple(hosts or ()), prefix or "", not no_browser)

@@ -30,6 +30,7 @@ def list_choices(allowed: Allowed) -> dict[str, Any]:
         ],
         "data": [*OWN_DATA, *allowed.data],
         "sizes": list(SIZES),
+        "experiments": list(allowed.experiments),
     }
 
 

@@ -16,8 +16,10 @@ from starlette.routing import Route
 
 from partwise.any_code.search_folder import SEARCH_FILE
 from partwise.config import ConfigError
+from partwise.studio.again import RERUN_SECONDS, again, verify_words
 from partwise.studio.answers import REPORT_HEADERS, Handler, fail, fields, told
 from partwise.studio.comparisons import EVENT_SECONDS, FILES, Comparisons
+from partwise.studio.experiments import ExperimentQuestion
 from partwise.studio.lesson_routes import lesson_routes
 from partwise.studio.lessons import Lessons
 from partwise.studio.model_pages import RUN_SCREENS, model_routes
@@ -27,8 +29,8 @@ from partwise.studio.questions import Allowed, Question, prediction_of
 from partwise.version import __version__
 
 TYPES = {"js": "text/javascript; charset=utf-8", "css": "text/css; charset=utf-8", "svg": "image/svg+xml"}
-SCRIPTS = ("open", "page", "ask", "predict", "watch", "read", "shelf", "search", "lessons", "lesson")
-SCRIPTS += ("run", "inspect", "generate", "events", "uplot")
+PAGES = ("ask", "predict", "watch", "read", "shelf", "search", "lessons", "lesson", "run", "inspect", "generate")
+SCRIPTS = ("open", "page", "events", "uplot", *PAGES)
 STATIC = (*(f"{name}.js" for name in SCRIPTS), "studio.css", "uplot.css", "icon.svg")
 """The files that pages load; there are no others."""
 
@@ -78,6 +80,7 @@ class Studio:
                 Route("/api/comparisons/{name}/interrupt", told(self.interrupt), methods=post),
                 Route("/api/comparisons/{name}/resume", told(self.resume), methods=post),
                 Route("/api/comparisons/{name}/look", told(self.look), methods=post),
+                Route("/api/comparisons/{name}/verify", told(self.verify), methods=post),
                 *lesson_routes(Lessons(self.comparisons, self.processes)),
                 *model_routes(self.models, self.screen),
             ],
@@ -124,12 +127,16 @@ class Studio:
         return JSONResponse(await run_in_threadpool(self.described, values))
 
     def described(self, values: dict[str, Any]) -> dict[str, Any]:
+        asked = self.asked(values)
+        if isinstance(asked, ExperimentQuestion):
+            return asked.describe()
         from partwise.studio.choices import describe_question  # imports torch
 
-        return describe_question(self.asked(values))
+        return describe_question(asked)
 
-    def asked(self, values: dict[str, Any]) -> Question:
-        return Question.from_page(values, self.allowed, self.comparisons.is_taken)
+    def asked(self, values: dict[str, Any]) -> Question | ExperimentQuestion:
+        kind = ExperimentQuestion if "experiment" in values else Question
+        return kind.from_page(values, self.allowed, self.comparisons.is_taken)
 
     async def estimate(self, request: Request) -> Response:
         question = await run_in_threadpool(self.asked, await fields(request))
@@ -188,7 +195,18 @@ class Studio:
                 return
 
     async def result(self, request: Request) -> Response:
-        return JSONResponse(await run_in_threadpool(self.comparisons.result, request.path_params["name"]))
+        name = request.path_params["name"]
+        found = await run_in_threadpool(self.comparisons.result, name)
+        commands = again(name, found["command"], found["next_seed"], self.allowed.imports)
+        return JSONResponse({**found, "again": commands})
+
+    async def verify(self, request: Request) -> Response:
+        """Judge the values of a comparison again, and repeat some trials: what `partwise verify` prints."""
+        name = request.path_params["name"]
+        self.comparisons.file(name, "certificate.json")  # or an error
+        words = verify_words(name, (await fields(request)).get("trials", 0), self.allowed.imports)
+        found = await self.processes.query([*words, "--json"], RERUN_SECONDS, answers=(0, 1))
+        return JSONResponse(found)
 
     async def interrupt(self, request: Request) -> Response:
         await run_in_threadpool(self.comparisons.interrupt, request.path_params["name"])

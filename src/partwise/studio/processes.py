@@ -94,8 +94,11 @@ class Processes:
         except OSError:
             return ""
 
-    async def query(self, words: Sequence[str], seconds: float = QUERY_SECONDS) -> Any:
-        """The JSON that `partwise WORDS` prints; ends the process if the caller is cancelled. Raises ConfigError."""
+    async def query(self, words: Sequence[str], seconds: float = QUERY_SECONDS, answers: Sequence[int] = (0,)) -> Any:
+        """The JSON that `partwise WORDS` prints; ends the process if the caller is cancelled.
+
+        Raises ConfigError, also for an exit status that is none of `answers`.
+        """
         process = await asyncio.create_subprocess_exec(
             *program(),
             *words,
@@ -112,7 +115,7 @@ class Processes:
             raise ConfigError(f"partwise {words[0]} took longer than {seconds:.0f} seconds") from None
         finally:
             kill_session(process)
-        if process.returncode:
+        if process.returncode not in answers or not out:
             raise ConfigError(last_error(words, err))
         return json.loads(out)
 

@@ -33,6 +33,8 @@ class Allowed:
     imports: tuple[str, ...] = ()
     data: tuple[str, ...] = ()
     """Files and folders of text, besides the corpora of the package."""
+    experiments: tuple[str, ...] = ()
+    """YAML files of experiments."""
 
 
 @dataclass(frozen=True)

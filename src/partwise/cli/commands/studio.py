@@ -10,7 +10,13 @@ PACKAGES = ("starlette", "uvicorn")
 
 
 def serve(
-    port: int | None, data: tuple[str, ...], imports: tuple[str, ...], hosts: tuple[str, ...], prefix: str, opens: bool
+    port: int | None,
+    experiments: tuple[str, ...],
+    data: tuple[str, ...],
+    imports: tuple[str, ...],
+    hosts: tuple[str, ...],
+    prefix: str,
+    opens: bool,
 ) -> None:
     """Serve until Ctrl-C. Raises ConfigError."""
     missing = [name for name in PACKAGES if find_spec(name) is None]
@@ -21,7 +27,10 @@ def serve(
             raise ConfigError(f"--data {name}: no such file or folder")
     if prefix and (not prefix.startswith("/") or prefix.endswith("/")):
         raise ConfigError(f"--prefix {prefix}: expected a path such as /partwise")
+    from partwise.studio.experiments import check_experiment
     from partwise.studio.questions import Allowed
     from partwise.studio.server import run_studio
 
-    run_studio(port, Allowed(imports, data), hosts, prefix, opens)
+    for file in experiments:
+        check_experiment(file)
+    run_studio(port, Allowed(imports, data, experiments), hosts, prefix, opens)

@@ -27,6 +27,8 @@ function fill(choices) {
   $("change").replaceChildren(...families.map((family) => el("optgroup", { label: family.name }, ...family.parts.map((part) => el("option", { value: part.name, title: part.about }, part.name)))));
   $("preset").replaceChildren(...choices.presets.map((each) => el("option", { value: each.name, title: each.about }, each.name)));
   $("data").replaceChildren(...choices.data.map((each) => el("option", { value: each }, each)));
+  $("experiments").hidden = !choices.experiments.length;
+  $("experiment").replaceChildren(...choices.experiments.map((each) => el("option", { value: each }, each)));
   const first = { ...FIRST, ...(choices.data.length > 3 ? { data: choices.data[3] } : {}), ...(questionOfAddress() ?? {}) };
   $("change").value = first.change[0];
   $("options").value = first.change.slice(1).join(" ");
@@ -103,6 +105,9 @@ $("question").addEventListener("input", () => {
   timer = setTimeout(check, 250);
 });
 $("change").addEventListener("input", () => { $("options").value = ""; });
+$("ask-experiment").addEventListener("click", () => {
+  location.href = `${prefix}/predict?q=${encodeURIComponent(JSON.stringify({ experiment: $("experiment").value }))}`;
+});
 $("estimate-button").addEventListener("click", estimate);
 $("question").addEventListener("submit", (event) => {
   event.preventDefault();

@@ -25,6 +25,7 @@ function show(next) {
     state.seconds_left ? `about ${duration(state.seconds_left)} left` : "",
     counts.failed || counts.diverged ? `${(counts.failed ?? 0) + (counts.diverged ?? 0)} failed` : "",
     state.prediction ? `you predicted ${format(state.prediction.low)} to ${format(state.prediction.high)}` : "",
+    state.state === "stopped" && !state.resumable ? "a terminal has started it: run its command there again to resume it" : "",
     state.revealed && state.state !== "finished" ? "the ledger has a look at it" : "",
   ].filter(Boolean).join("; ");
   $("interrupt").hidden = state.state !== "running";
