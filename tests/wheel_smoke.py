@@ -125,6 +125,10 @@ def main(without_torch: bool) -> None:
             "kernels/*.cpp",
             "kernels/*.h",
             "**/*.html.jinja",
+            "studio/templates/screen.html.jinja",
+            "studio/static/*.js",
+            "studio/static/*.css",
+            "studio/static/uplot-LICENSE.txt",
             "data/texts/*.bz2",
             "studies/library/*.yaml",
         ):

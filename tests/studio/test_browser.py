@@ -35,9 +35,9 @@ COMMON = [word for word in TINY if not word.startswith("train.steps")]
 class Studio:
     """A server, and a browser that has opened its link and reaches this machine alone."""
 
-    def __init__(self, folder: Path, browser: Any) -> None:
+    def __init__(self, folder: Path, browser: Any, *more: str) -> None:
         self.folder, self.browser = folder, browser
-        words = [sys.executable, "-m", "partwise", "studio", "--no-browser", "--data", "text.txt"]
+        words = [sys.executable, "-m", "partwise", "studio", "--no-browser", "--data", "text.txt", *more]
         self.process = subprocess.Popen(words, cwd=folder, stdout=subprocess.PIPE, text=True, encoding="utf-8")
         self.outside: list[str] = []
         self.errors: list[str] = []

@@ -1,9 +1,12 @@
 """What happens to a studio and its comparisons on a bad day: each is told in one line, and nothing is lost."""
 
+import contextlib
 import errno
+import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -81,6 +84,67 @@ def test_a_laptop_that_slept_continues(folder: Path) -> None:
     assert kinds(folder) == WHOLE
 
 
+def test_a_page_that_follows_a_comparison_costs_little(folder: Path) -> None:
+    """The server's CPU while trials run and a page follows them: under 10 ms a second, and an event in two seconds."""
+    slow = folder / "slow.yaml"
+    slow.write_text(slow.read_text().replace("sleep 0.4", "sleep 4"))
+    with served.Served(folder) as studio:
+        assert studio.post("comparisons", served.QUESTION)[0] == 200
+        studio.until(lambda each: each["state"] == "running")
+        with socket.create_connection(("127.0.0.1", studio.port)) as page:
+            head = f"Host: 127.0.0.1:{studio.port}\r\nCookie: {studio.cookie}\r\n\r\n"
+            page.sendall(f"GET /api/comparisons/slow/events HTTP/1.1\r\n{head}".encode())
+            time.sleep(1)
+            before, received, end = cpu_seconds(studio.process.pid), b"", time.monotonic() + 8
+            page.settimeout(0.5)
+            while time.monotonic() < end:
+                with contextlib.suppress(TimeoutError):
+                    received += page.recv(1 << 20)
+            spent = cpu_seconds(studio.process.pid) - before
+    assert received.count(b"data: ") <= 5
+    assert spent / 8 < 0.010, f"{1000 * spent / 8:.1f} ms of CPU a second"
+
+
+def cpu_seconds(process: int) -> float:
+    """Of a process, as the system counts them, in hundredths."""
+    words = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
+
+
+OTHER_USER = """
+import http.client, json, pathlib, sys
+port, process, folder = int(sys.argv[1]), sys.argv[2], sys.argv[3]
+found = []
+for method, path in [("GET", "/shelf"), ("GET", "/api/shelf"), ("GET", "/api/comparisons/slow"), ("POST", "/session"),
+                     ("POST", "/api/comparisons/slow/look"), ("POST", "/api/comparisons")]:
+    client = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    body = json.dumps({"token": "guess"}) if method == "POST" else None
+    headers = {"content-type": "application/json", "x-partwise": "1", "cookie": f"partwise-{port}=guess"}
+    client.request(method, path, body, headers)
+    found.append(client.getresponse().status)
+print(json.dumps({"statuses": found, "line": pathlib.Path(f"/proc/{process}/cmdline").read_bytes().decode()}))
+"""
+
+
+@pytest.mark.skipif(
+    not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root may run a program as another user"
+)
+def test_another_user_of_the_machine_gets_nothing(folder: Path) -> None:
+    """By the port without the token, and by what the system shows of the process."""
+    with served.Served(folder) as studio:
+        words = ["/usr/bin/env", "python3", "-c", OTHER_USER, str(studio.port), str(studio.process.pid), str(folder)]
+        found = subprocess.run(words, user="nobody", cwd="/", capture_output=True, text=True)
+        if found.returncode and not shutil.which("python3", path="/usr/bin"):
+            pytest.skip("another user has no Python here")
+        said = json.loads(found.stdout)
+        assert set(said["statuses"]) <= {401, 403}, found
+        tokens = [
+            studio.cookie.partition("=")[2],
+            *[line.partition("#")[2].strip() for line in studio.said if "#" in line],
+        ]
+        assert tokens and not any(token and token in said["line"] for token in tokens)
+
+
 def test_two_servers_and_their_tabs_show_one_comparison(folder: Path) -> None:
     """The second says that its port is in use and takes another; what one starts the other shows, and cannot start again."""
     first_words = ["--port", "8765"] if free(8765) else []
@@ -102,8 +166,6 @@ def test_two_servers_and_their_tabs_show_one_comparison(folder: Path) -> None:
 
 
 def free(port: int) -> bool:
-    import socket
-
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) != 0
 
