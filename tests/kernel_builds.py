@@ -1,7 +1,7 @@
 """Run the kernels' tests with other builds: python tests/kernel_builds.py [NAME ...], for `make test-sanitized`.
 
 Each build is compiled with sanitizers, by another compiler, or for a CPU with fewer instructions. No kernel test may fail or
-be skipped for want of a kernel. `aarch64` runs tests/kernels/recorded.cpp in an emulator instead.
+be skipped for want of a kernel. `aarch64` runs tests/kernels/recorded.cpp and products.cpp in an emulator instead.
 """
 
 import os
@@ -112,22 +112,33 @@ def check_wheel(variant: str) -> str:
 
 
 def check_aarch64() -> str:
-    """Compile recorded.cpp for this CPU and for aarch64, and compare what it prints; raises CalledProcessError."""
+    """Compile products.cpp and recorded.cpp for this CPU and for aarch64, and compare what the latter prints.
+
+    Raises CalledProcessError.
+    """
     cross = "aarch64-linux-gnu-g++ -static"
-    compilers = {"native": "g++ -march=native", "aarch64": cross, "aarch64 with bfdot": f"{cross} -march=armv8.6-a"}
+    compilers = {"native": "g++ -march=native", "aarch64": cross, "aarch64 with bfmmla": f"{cross} -march=armv8.6-a"}
     for program in (cross.split()[0], "qemu-aarch64-static"):
         if not shutil.which(program):
             return "not run: install g++-aarch64-linux-gnu and qemu-user-static"
     folder = ROOT / "build" / "recorded"
     folder.mkdir(parents=True, exist_ok=True)
+
+    def run(binary: Path, machine: str) -> str:
+        emulator = [] if machine == "native" else ["qemu-aarch64-static", "-cpu", "max"]
+        return subprocess.run([*emulator, str(binary)], capture_output=True, text=True, check=True).stdout
+
+    for machine, compiler in compilers.items():
+        binary = folder / f"products-{machine}".replace(" ", "-")
+        compile_program("products", [*compiler.split(), *FLAGS], binary)
+        run(binary, machine)
     worst: dict[str, float] = {}
     for call, (kernel, _, bound) in RECORDED.items():
         results = {}
         for machine, compiler in compilers.items():
             binary = folder / f"{call}-{machine}".replace(" ", "-")
             compile_recorded(call, [*compiler.split(), *FLAGS], binary)
-            run = [str(binary)] if machine == "native" else ["qemu-aarch64-static", "-cpu", "max", str(binary)]
-            results[machine] = subprocess.run(run, capture_output=True, text=True, check=True).stdout
+            results[machine] = run(binary, machine)
         for machine in list(compilers)[1:]:
             worst[f"{call} on {machine}"] = difference(
                 f"{kernel} on {machine}", results["native"], results[machine], bound
@@ -139,10 +150,13 @@ def compile_recorded(call: str, compiler: list[str], binary: Path) -> None:
     """Compile the program that makes this call; raises CalledProcessError."""
     kernel, defined, _ = RECORDED[call]
     definitions = [f"-D{name}" for name in defined.split()] + [f'-DKERNEL="{kernel}.cpp"']
-    source = str(ROOT / "tests/kernels/recorded.cpp")
-    subprocess.run(
-        [*compiler, *definitions, f"-I{ROOT / 'src/partwise/kernels'}", source, "-o", str(binary)], check=True
-    )
+    compile_program("recorded", [*compiler, *definitions], binary)
+
+
+def compile_program(name: str, compiler: list[str], binary: Path) -> None:
+    """Compile a program of tests/kernels with the headers of the kernels; raises CalledProcessError."""
+    source = str(ROOT / "tests" / "kernels" / f"{name}.cpp")
+    subprocess.run([*compiler, f"-I{ROOT / 'src/partwise/kernels'}", source, "-o", str(binary)], check=True)
 
 
 def difference(what: str, native: str, other: str, bound: float) -> float:

@@ -15,14 +15,15 @@
 
 #include "decode_attention.h"
 #include "parallel.h"
+#include "products.h"
 #include "strides.h"
 
 namespace {
 
-constexpr int ROWS = REGISTERS == 32 ? 8 : 4;     // rows of a matmul tile held in registers
-constexpr int WIDTHS = REGISTERS == 32 ? 12 : 4;  // rows of a transposed tile held in registers
-constexpr int KEYS = 128;                         // forward: keys per tile of scores
-constexpr int QUERIES = 32;                       // backward: queries per tile of scores
+constexpr int ROWS = REGISTERS == 32 ? 8 : 4;                // rows of a matmul tile held in registers
+constexpr int WIDTHS = NEON ? 8 : REGISTERS == 32 ? 12 : 4;  // rows of a transposed tile held in registers
+constexpr int KEYS = 128;                                    // forward: keys per tile of scores
+constexpr int QUERIES = 32;                                  // backward: queries per tile of scores
 
 // out[r][c] = sum_e a[r][e] b[e][c] of R rows and N vectors.
 template <int R, int N>
@@ -31,6 +32,7 @@ inline void score_matmul(const float* a, int64_t a_stride, const float* b, int E
     for (int r = 0; r < R; r++)
 #pragma GCC unroll 2
         for (int n = 0; n < N; n++) out[r][n] = vec{};
+    if constexpr (NEON) return add_products<Float32>(a, a_stride, 1, b, TILE, E, out);
     auto add = [&](int e) __attribute__((always_inline)) {
         vec x[N];
         load_registers(b + e * TILE, x);
@@ -55,14 +57,7 @@ inline void add_at_x_tile(const float* a, int64_t a_stride, const float* x, int 
             sum[e][n] = load(out + e * TILE + n * W);
             if (decay) sum[e][n] *= decay[n];
         }
-    for (int r = 0; r < rows; r++, a += a_stride, x += TILE) {
-        vec row[N];
-        load_registers(x, row);
-#pragma GCC unroll 16
-        for (int e = 0; e < X; e++)
-#pragma GCC unroll 2
-            for (int n = 0; n < N; n++) sum[e][n] += a[e] * row[n];
-    }
+    add_products<Float32>(a, 1, a_stride, x, TILE, rows, sum);
 #pragma GCC unroll 16
     for (int e = 0; e < X; e++)
 #pragma GCC unroll 2
@@ -87,14 +82,7 @@ inline void add_x_b_tile(const float* x, const float* b, int count, int padded_w
     for (int r = 0; r < R; r++)
 #pragma GCC unroll 2
         for (int n = 0; n < N; n++) sum[r][n] = load(out + r * padded_width + n * W);
-    for (int c = 0; c < count; c++, b += padded_width) {
-        vec row[N];
-        load_registers(b, row);
-#pragma GCC unroll 16
-        for (int r = 0; r < R; r++)
-#pragma GCC unroll 2
-            for (int n = 0; n < N; n++) sum[r][n] += x[r * TILE + c] * row[n];
-    }
+    add_products<Float32>(x, TILE, 1, b, padded_width, count, sum);
 #pragma GCC unroll 16
     for (int r = 0; r < R; r++)
 #pragma GCC unroll 2

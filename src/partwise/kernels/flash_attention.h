@@ -118,7 +118,7 @@ struct FlashAttention {
     // Scores (keys, TILE) of keys by queries in columns, and each query's maximum. `diagonal` is the last key that the first
     // query attends to.
     void compute_scores(const Word* k, int keys, const Word* q_t, int diagonal, float* scores, vec (&max)[2]) const {
-        constexpr int R = REGISTERS == 32 ? 12 : 4;
+        constexpr int R = NEON ? 8 : REGISTERS == 32 ? 12 : 4;
         if (tiled_scores()) gemm<Dtype>(k, k_stride / PER_WORD, 1, keys, q_t, E / PER_WORD, TILE, {scores, TILE});
         int j = 0, unmasked = std::clamp(diagonal + 1, 0, keys);  // keys that all queries attend to
         for (; j + R <= unmasked; j += R) score_keys<false, R>(k, j, q_t, diagonal, scores, max);
@@ -131,18 +131,10 @@ struct FlashAttention {
     template <bool MASKED, int R>
     inline void score_keys(const Word* k, int j, const Word* q_t, int diagonal, float* scores, vec (&max)[2]) const {
         const int64_t row = k_stride / PER_WORD;
-        const float* q = reinterpret_cast<const float*>(q_t);
-        k += j * row, scores += j * TILE;
+        scores += j * TILE;
         vec sum[R][2] = {};
         const bool computed = tiled_scores();
-        for (int e = 0; e < E / PER_WORD && !computed; e++, k++, q += TILE) {
-            vec query[2];
-            load_registers(q, query);
-#pragma GCC unroll 12
-            for (int r = 0; r < R; r++)
-#pragma GCC unroll 2
-                for (int n = 0; n < 2; n++) sum[r][n] = Dtype::multiply_add(sum[r][n], k[r * row], query[n]);
-        }
+        if (!computed) add_products<Dtype>(k + j * row, row, 1, q_t, TILE, E / PER_WORD, sum);
 #pragma GCC unroll 2
         for (int n = 0; n < 2; n++) {
             vec query = lane_indices() + float(n * W), highest = max[n];
@@ -320,7 +312,7 @@ struct FlashAttention {
 
     template <bool MASKED, bool DROPOUT = false>
     void softmax_backward(const ScoreTile& tile, int rows) const {
-        constexpr int R = REGISTERS == 32 ? 4 : 2;
+        constexpr int R = NEON ? 8 : REGISTERS == 32 ? 4 : 2;
         int r = 0;
         for (; r + R <= rows; r += R) softmax_backward_rows<MASKED, DROPOUT, R>(tile, r);
         for (; r + PER_WORD <= rows; r += PER_WORD) softmax_backward_rows<MASKED, DROPOUT, PER_WORD>(tile, r);
@@ -332,7 +324,7 @@ struct FlashAttention {
     inline void softmax_backward_rows(const ScoreTile& tile, int r) const {
         vec score[R][2] = {}, dweight[R][2] = {};
         const bool computed = tiled_scores();
-#pragma GCC unroll 4
+#pragma GCC unroll 8
         for (int i = 0; i < R && computed; i++)
 #pragma GCC unroll 2
             for (int n = 0; n < 2; n++) {
@@ -340,22 +332,27 @@ struct FlashAttention {
                 dweight[i][n] = load(tile.dweights + (r + i) * TILE + n * W);
             }
         const Word *q = tile.q + r * (q_stride / PER_WORD), *grad = tile.grad + r * tile.grad_stride;
-        const float *k = reinterpret_cast<const float*>(tile.k_t), *v = reinterpret_cast<const float*>(tile.v_t);
-        for (int e = 0; e < E / PER_WORD && !computed; e++, k += TILE, v += TILE) {
-            vec key[2], value[2];
-            load_registers(k, key), load_registers(v, value);
+        if constexpr (NEON) {
+            add_products<Dtype>(q, q_stride / PER_WORD, 1, tile.k_t, TILE, E / PER_WORD, score);
+            add_products<Dtype>(grad, tile.grad_stride, 1, tile.v_t, TILE, E / PER_WORD, dweight);
+        } else {  // both in one loop: of fewer independent sums, each would wait for its previous addition
+            const float *k = reinterpret_cast<const float*>(tile.k_t), *v = reinterpret_cast<const float*>(tile.v_t);
+            for (int e = 0; e < E / PER_WORD && !computed; e++, k += TILE, v += TILE) {
+                vec key[2], value[2];
+                load_registers(k, key), load_registers(v, value);
 #pragma GCC unroll 4
-            for (int i = 0; i < R; i++)
+                for (int i = 0; i < R; i++)
 #pragma GCC unroll 2
-                for (int n = 0; n < 2; n++) {
-                    score[i][n] = Dtype::multiply_add(score[i][n], q[i * (q_stride / PER_WORD) + e], key[n]);
-                    dweight[i][n] = Dtype::multiply_add(dweight[i][n], grad[i * tile.grad_stride + e], value[n]);
-                }
+                    for (int n = 0; n < 2; n++) {
+                        score[i][n] = Dtype::multiply_add(score[i][n], q[i * (q_stride / PER_WORD) + e], key[n]);
+                        dweight[i][n] = Dtype::multiply_add(dweight[i][n], grad[i * tile.grad_stride + e], value[n]);
+                    }
+            }
         }
 #pragma GCC unroll 2
         for (int n = 0; n < 2; n++) {
             vec key = lane_indices() + float(n * W);
-#pragma GCC unroll 4
+#pragma GCC unroll 8
             for (int i = 0; i < R; i += PER_WORD) {
                 vec weight[2] = {}, dscore[2] = {};
                 for (int j = 0; j < PER_WORD && i + j < R; j++) {

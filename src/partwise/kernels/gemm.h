@@ -1,7 +1,7 @@
 // Float32 matmuls with register-blocked micro-kernels, for second operands that fit the cache.
 #pragma once
 
-#include "simd.h"
+#include "products.h"
 
 namespace {
 
@@ -14,14 +14,7 @@ inline void micro_kernel(const float* a, int64_t a_row, int64_t a_k, const float
     for (int r = 0; r < R; r++)
 #pragma GCC unroll 8
         for (int n = 0; n < N; n++) sum[r][n] = ADD ? load(out + r * out_row + n * W) : vec{};
-    for (int k = 0; k < K; k++, a += a_k, b += b_row) {
-        vec x[N];
-        load_registers(b, x);
-#pragma GCC unroll 16
-        for (int r = 0; r < R; r++)
-#pragma GCC unroll 8
-            for (int n = 0; n < N; n++) sum[r][n] += a[r * a_row] * x[n];
-    }
+    add_products<Float32>(a, a_row, a_k, b, b_row, K, sum);
 #pragma GCC unroll 16
     for (int r = 0; r < R; r++)
 #pragma GCC unroll 8
@@ -32,7 +25,7 @@ inline void micro_kernel(const float* a, int64_t a_row, int64_t a_k, const float
 template <int N, bool ADD>
 void gemm_panel(const float* a, int64_t a_row, int64_t a_k, const float* b, int64_t b_row, int rows, int K, float* out,
                 int64_t out_row) {
-    constexpr int R = REGISTERS == 32 ? (N == 6 ? 4 : N == 4 ? 6 : 12) : (N == 2 ? 6 : 8);
+    constexpr int R = NEON ? 8 : REGISTERS == 32 ? (N == 6 ? 4 : N == 4 ? 6 : 12) : (N == 2 ? 6 : 8);
     int r = 0;
     for (; r + R <= rows; r += R)
         micro_kernel<R, N, ADD>(a + r * a_row, a_row, a_k, b, b_row, K, out + r * out_row, out_row);
@@ -44,7 +37,7 @@ template <bool ADD>
 void gemm(const float* a, int64_t a_row, int64_t a_k, const float* b, int64_t b_row, int rows, int K, int columns, float* out,
           int64_t out_row) {
     int c = 0, end = columns;
-    if constexpr (REGISTERS == 32) {
+    if constexpr (REGISTERS == 32 && !NEON) {
         if (end % (4 * W) != 0)
             for (; c + 6 * W <= end; c += 6 * W) gemm_panel<6, ADD>(a, a_row, a_k, b + c, b_row, rows, K, out + c, out_row);
         for (; c + 4 * W <= end; c += 4 * W) gemm_panel<4, ADD>(a, a_row, a_k, b + c, b_row, rows, K, out + c, out_row);

@@ -6,15 +6,15 @@
 
 #include <vector>
 
-#include "dtypes.h"
 #include "parallel.h"
+#include "products.h"
 #include "tiles.h"
 #include "transpose.h"
 
 namespace {
 
 inline int panel_width(int columns_left) {
-    if constexpr (REGISTERS == 32) {
+    if constexpr (REGISTERS == 32 && !NEON) {
         if (columns_left >= 6 * W && columns_left % (4 * W) != 0) return 6 * W;
         if (columns_left >= 4 * W) return 4 * W;
     }
@@ -59,14 +59,7 @@ inline void micro_kernel(const typename Dtype::Word* a, int64_t a_row, int64_t a
     for (int r = 0; r < R; r++)
 #pragma GCC unroll 8
         for (int n = 0; n < N; n++) sum[r][n] = vec{};
-    for (int k = 0; k < K; k++, a += a_k, b += b_row) {
-        vec x[N];
-        load_registers(reinterpret_cast<const float*>(b), x);
-#pragma GCC unroll 16
-        for (int r = 0; r < R; r++)
-#pragma GCC unroll 8
-            for (int n = 0; n < N; n++) sum[r][n] = Dtype::multiply_add(sum[r][n], a[r * a_row], x[n]);
-    }
+    add_products<Dtype>(a, a_row, a_k, b, b_row, K, sum);
     if (to.bias)
 #pragma GCC unroll 8
         for (int n = 0; n < N; n++) {
@@ -96,7 +89,8 @@ void gemm_panel(const typename Dtype::Word* a, int64_t a_row, int64_t a_k, int r
                 int64_t b_row, int K, const Epilogue<Dtype>& to) {
     // with 16 registers: 12 sums, enough for two products a cycle that each take five; bfloat16 words need registers of their own
     constexpr int FEW_REGISTERS = N == 2 ? (Dtype::PER_WORD == 1 ? 6 : 4) : 8;
-    constexpr int R = REGISTERS == 32 ? (N == 6 ? 4 : N == 4 ? 6 : N == 2 ? 12 : 16) : FEW_REGISTERS, FEW = N > 2 ? 2 : 4;
+    constexpr int MORE_REGISTERS = NEON ? 8 : N == 6 ? 4 : N == 4 ? 6 : N == 2 ? 12 : 16;
+    constexpr int R = REGISTERS == 32 ? MORE_REGISTERS : FEW_REGISTERS, FEW = N > 2 ? 2 : 4;
     int r = 0;
     for (; r + R <= rows; r += R) micro_kernel<Dtype, R, N>(a + r * a_row, a_row, a_k, b, b_row, K, to.at(r, 0));
     if constexpr (R > 8)  // with fewer independent sums, each would wait for its previous addition

@@ -22,6 +22,7 @@ constexpr int W = 4, REGISTERS = 32;
 #else
 constexpr int W = 4, REGISTERS = 16;
 #endif
+constexpr bool NEON = W == 4 && REGISTERS == 32;  // matmuls take eight rows by two vectors at once
 
 typedef float vec __attribute__((vector_size(4 * W)));
 typedef int32_t ivec __attribute__((vector_size(4 * W)));
