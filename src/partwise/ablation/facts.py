@@ -17,6 +17,7 @@ from partwise.compute.backend_plan import BackendPlan as ComputePlan
 from partwise.data import Dataset, build_examples
 from partwise.data.repetition import repetition_note
 from partwise.evaluate.references import dataset_references, is_plain_text
+from partwise.kernels.threads import one_torch_thread
 from partwise.messages import attempt, not_shown
 from partwise.model import Transformer
 from partwise.train.run_metadata import read_metadata
@@ -82,7 +83,8 @@ def write_sample(plan: RunPlan, arm: RunArm, trials: Sequence[Trial], dataset: D
 
     def write() -> tuple[str, ...]:
         model = trained_model(arm.name, trials)
-        return tuple(sample_lines(model, dataset_of(plan, arm, dataset))) if model else ()
+        with one_torch_thread():  # one token at a time
+            return tuple(sample_lines(model, dataset_of(plan, arm, dataset))) if model else ()
 
     return attempt(f"the sample of {arm.name}", write, lambda reason: (not_shown(reason),))
 

@@ -4,6 +4,9 @@ torch divides matmuls and sums among its threads, and adds their parts in an ord
 the kernels for the gradient of a weight, where each thread sums some rows. They compute all else in one order.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 
 GRADIENT_PARTS = 8
@@ -20,6 +23,17 @@ def set_threads(threads: int, deterministic: bool = False) -> None:
     global _kernel_threads
     torch.set_num_threads(1 if deterministic else threads)
     _kernel_threads = threads if deterministic else None
+
+
+@contextmanager
+def one_torch_thread() -> Iterator[None]:
+    """One thread for torch: two are no faster on a few numbers, and wait for each other on a busy machine."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def kernel_threads() -> int:
