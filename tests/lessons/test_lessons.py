@@ -267,6 +267,8 @@ def test_the_stored_answer_is_read_without_training(tmp_path: Path, monkeypatch:
     assert document["value"] is document["inside"] is None and len(document["table"]) > 2
     assert any("worse in 10" in line for line in document["verdicts"])
     assert json.loads(CliRunner().invoke(app, ["lesson", "--json"]).stdout)[2]["at"] == "done"
+    predicted = CliRunner().invoke(app, ["lesson", "3", "--stored", "--predict", "-0.1,0"])
+    assert "your prediction -0.1 to 0: -0.02221 is inside" in predicted.output and not Path("runs/lesson-03").exists()
     listed = CliRunner().invoke(app, ["lesson"])
     assert "Where am I?" in listed.output and "done" in listed.output
 

@@ -63,9 +63,13 @@ def print_prediction(lesson: Lesson, folder: str, measured: Measured) -> None:
     if prediction := find_prediction(folder):
         value = find_value(lesson.asked, measured)
         record_answer(lesson, folder, value, prediction)
-        inside = "inside" if value in prediction else "outside"
-        console.print(f"your prediction {prediction}: {value:.4g} is {inside}", style="bold", markup=False)
+        print_outcome(prediction, value)
         print_share()
+
+
+def print_outcome(prediction: Prediction, value: float) -> None:
+    inside = "inside" if value in prediction else "outside"
+    console.print(f"your prediction {prediction}: {value:.4g} is {inside}", style="bold", markup=False)
 
 
 def print_share() -> None:

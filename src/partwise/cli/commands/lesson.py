@@ -20,7 +20,7 @@ from partwise.lessons.findings import answer_table, claims_lines, picture_table,
 from partwise.lessons.lesson import PICTURE, SECTIONS, Lesson, all_lessons, find_lesson, with_listings
 from partwise.lessons.predictions import find_prediction, record_prediction
 from partwise.lessons.progress import read_progress, write_progress
-from partwise.lessons.show import print_answer, print_prediction, print_share
+from partwise.lessons.show import print_answer, print_outcome, print_prediction, print_share
 from partwise.lessons.slides import slides
 from partwise.messages import quantity
 from partwise.plots.layout import write_text
@@ -253,6 +253,8 @@ class Reader:
         print_answer(answer, self.measured, self.go_on)
         if self.measured:
             print_prediction(self.lesson, self.folder, self.measured)
+        elif self.prediction:  # the ledger has none of what nobody ran
+            print_outcome(self.prediction, answer.expected(self.lesson.asked).value)
 
     def document(self) -> dict[str, Any]:
         """What `--json` prints: the answer that the text shows."""
