@@ -81,6 +81,8 @@ WRONG = {
         "nan": "Subtract the largest score",
         "inf": "Subtract the largest score",
         "0.5": "Take exp",
+        "0.92": "three digits",
+        "1.3": "bits",
         "none": "number of nats",
     },
     6: {
@@ -96,7 +98,7 @@ WRONG = {
         "0": "above 0",
         "1%": "not a percentage",
         "0.001": "could not be equivalent",
-        "0.5": "1000 of 600 steps",
+        "0.5": "worth 1000 steps",
         "small": "margin in nats",
     },
     8: {

@@ -90,7 +90,8 @@ def test_no_two_claims_of_a_lesson_look_alike() -> None:
         claims = [line.partition(" parameters")[0] for line in claims_lines(lesson)]
         assert len(set(claims)) == len(claims)
     first, second = claims_lines(find_lesson(8))
-    assert first.startswith("Larger: pre-norm, schedule.warmup=0 on") and second.startswith("Larger: post-norm, ")
+    assert first.startswith("Larger: pre-norm, schedule.warmup=0 against llama on shakespeare, 0.86 million")
+    assert second.startswith("Larger: post-norm, schedule.warmup=0 against llama on")  # whose rate was tuned
 
 
 def test_a_stored_answer_needs_no_torch(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -126,6 +126,8 @@ def check_entropy(text: str) -> str | None:
     right = -sum(each * math.log(each) for each in p)
     if abs(value - right) <= 0.0015:
         return None
+    if abs(value - right) <= 0.02:
+        return f"{value:g} is near: give three digits."
     mistakes = {
         right / math.log(2): "That is in bits: log2. The natural logarithm gives nats.",
         right / math.log(10): "That is with log10. The natural logarithm gives nats.",
@@ -136,7 +138,7 @@ def check_entropy(text: str) -> str | None:
         right + p[0] * math.log(p[0]): "That is the sum without the first weight: sum p log p over all four.",
         0.0: "2, 0, 0, 0 divided by their sum is no softmax: take exp of each score first.",
     }
-    return recognize(value, mistakes, 0.01) or (
+    return recognize(value, mistakes, 0.02) or (
         "Take exp of each score, divide by their sum, and compute -sum p log p with the natural logarithm."
     )
 
@@ -177,8 +179,8 @@ def check_margin(text: str) -> str | None:
         )
     if margin > 0.02:
         return (
-            f"From step 500 to 600 the loss falls by 0.05, so {margin:g} is worth {margin / 0.0005:.0f} of 600 steps. A "
-            "difference that costs so much training matters: take a smaller margin."
+            f"From step 500 to 600 the loss falls by 0.05, so {margin:g} is worth {margin / 0.0005:.0f} steps. A difference "
+            "that costs so much training matters: take a smaller margin."
         )
     return None
 

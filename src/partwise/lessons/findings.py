@@ -252,8 +252,10 @@ def claims_lines(lesson: Lesson) -> Iterator[str]:
             effect, task = finding.effect, finding.results.task
             if effect.mean is None or effect.low is None or effect.high is None or task is None:
                 continue
-            size = f"{(finding.results.arms[0].parameters or 0) / 1e6:.2f} million parameters, {task.steps:,} steps"
+            baseline = finding.results.arms[0]
+            size = f"{(baseline.parameters or 0) / 1e6:.2f} million parameters, {task.steps:,} steps"
             interval = f"{effect.mean:+.3f} ({effect.low:.3f} to {effect.high:.3f})"
             arm = finding.short_name if finding.key == task.name else arm  # "on" names the data
-            setting = f"{arm} on {task.name or task.data}, {size}"
+            preset = baseline.name.split()[0]  # its rate, which is tuned, is left out as it is of `arm`
+            setting = f"{arm} against {preset} on {task.name or task.data}, {size}"
             yield f"Larger: {setting}: {interval}, {effect.verdict} (study {study.name})"
