@@ -160,6 +160,18 @@ def test_numbers_have_a_screen_of_their_own(
     assert set(with_listings(LESSONS[3].sections["The idea"]).splitlines()) <= set(lines)
 
 
+def test_what_runs_is_read_before_it_starts(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The commands and the progress of lesson 11 would move its text off the screen."""
+    reader = lesson_command.Reader(LESSONS[11], None, False, False, 0)
+    monkeypatch.setattr(reader, "go_on", lambda: print("ENTER"))
+    monkeypatch.setattr(reader, "train", lambda: print("TRAIN"))
+    reader.show("The run")
+    shown = capsys.readouterr().out
+    assert shown.index("Five arms") < shown.index("ENTER") < shown.index("TRAIN") < shown.rindex("ENTER")
+
+
 def test_one_enter_leaves_the_prediction(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The reader who has just pressed Enter is not asked whether to go on; one whose prediction is known, is."""
     monkeypatch.chdir(tmp_path)

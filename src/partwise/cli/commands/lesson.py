@@ -163,6 +163,8 @@ class Reader:
                 if self.predict():  # the reader has just pressed Enter
                     return
             case "The run":
+                if not self.stored:
+                    self.go_on()  # commands and progress fill a screen of their own
                 self.train()
             case "An exercise":
                 self.exercise()
