@@ -1,10 +1,12 @@
 """Costs, pages, subjects and the command line of `inspect`."""
 
+import json
 import re
 import subprocess
 import sys
 from collections.abc import Callable
 from html.parser import HTMLParser
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +18,13 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 import partwise
+from command_line import run
 from partwise.cli import main
 from partwise.config import ConfigError
 from partwise.data import IGNORE_INDEX
 from partwise.inspection import logit_lens
 from partwise.inspection.cost import cache_growth, compute_costs, growth_figure
+from partwise.inspection.inspections import INSPECTIONS
 from partwise.inspection.subject import find_subject
 from partwise.inspection.widths import with_layers
 from partwise.model.flops import count_flops
@@ -239,3 +243,17 @@ def test_counting_the_flops_of_small_models_imports_no_compiler() -> None:
         "assert 'torch._dynamo' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_json_has_the_path_of_the_page_and_its_table(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(monkeypatch, "inspect", "mingpt", "cost", "--json", "d_model=48", "n_layers=1", "vocab_size=11") == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert "<svg" in Path(shown["page"]).read_text()
+    assert shown["columns"][0] == "part" and shown["rows"][-1][0] == "total"
+
+
+def test_every_inspection_of_the_table_exists() -> None:
+    for each in INSPECTIONS.values():
+        assert callable(import_module(f"partwise.inspection.{each.module}").inspect)

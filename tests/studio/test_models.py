@@ -113,6 +113,15 @@ def test_an_inspection_is_shown_in_a_sandbox(folder: Path, monkeypatch: pytest.M
     assert answer.headers["content-security-policy"].startswith("sandbox allow-scripts allow-downloads")
 
 
+def test_a_report_is_drawn(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "import sys; open(f'{sys.argv[2]}/report.html', 'w').write('drawn'); print('report: report.html')"
+    start_program(monkeypatch, folder, text)
+    client = folders.make_client(folder)
+    answer = client.post("/api/runs/mine/start", json={"kind": "report"})
+    assert events_of(answer) == [{"kind": "end", "page": "report.html"}]
+    assert client.get("/pages/mine/report.html").text == "drawn" and client.get("/api/runs/mine").json()["report"]
+
+
 def test_a_command_that_fails_says_why(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     start_program(monkeypatch, folder, "import sys; sys.exit('error: temperature=-1: must be finite')")
     client = folders.make_client(folder)

@@ -77,7 +77,7 @@ class Models:
         step, evaluations = read_progress(path)
         state = "imported" if imported else ending(path, ended)
         command = words[0] if len(words) == 1 else shlex.join(words)
-        further = f"partwise train from=runs/{shlex.quote(name)} --name {shlex.quote(f'{name}-continued'[:120])}"
+        further = ["partwise", "train", f"from=runs/{name}", "--name", f"{name[:100]}-continued"]
         return {
             "name": name,
             "state": state,
@@ -87,7 +87,7 @@ class Models:
             "last": evaluations[-1] if evaluations else None,
             "best": min(evaluations, key=lambda each: each["validation"], default=None),
             "command": command,
-            "continue": command if ended is None and not imported else further,
+            "continue": command if ended is None and not imported else shlex.join(further),
             "checkpoint": max(saved, default=None),
             "report": (path / REPORT).is_file(),
             "attention": attention_of(config),
@@ -115,7 +115,7 @@ class Models:
         target = f"runs/{name}"
         if kind == "report":
             check_keys(values, set())
-            words = ["report", name]
+            words = ["report", target]
         elif kind == "inspect":
             words = ["inspect", target, *inspect_words(values)]
         elif kind == "generate":
@@ -140,7 +140,7 @@ class Models:
                 shown = await self.processes.query([*words, "--json"], MAX_SECONDS)
                 yield {"kind": "end", "page": Path(shown["page"]).name}
             else:
-                await self.processes.query([*words], MAX_SECONDS)
+                await self.processes.printed(words, MAX_SECONDS)
                 yield {"kind": "end", "page": REPORT}
         except ConfigError as error:
             yield {"kind": "failed", "error": str(error)}
@@ -171,11 +171,12 @@ def ending(path: Path, result: Record | None) -> str:
 def settings_of(config: Record) -> list[list[str]]:
     """A configuration in short: its sizes, its parts, its data and how it is trained."""
     parts = {key: value["part"] for key, value in config.items() if isinstance(value, dict) and "part" in value}
-    train = config["train"]
+    train, data = config["train"], config.get("data")
+    data = [str(value) for value in data.values() if isinstance(value, str)] if isinstance(data, dict) else []
     rows = {
         "size": ", ".join(f"{key} {config[key]}" for key in ("n_layers", "d_model", "context_length") if key in config),
         "parts": ", ".join(f"{key}={part}" for key, part in parts.items() if part != "none" and key not in NO_MODEL),
-        "data": ", ".join(f"{key}: {parts[key]}" for key in ("data", "tokenizer") if key in parts),
+        "data": ", ".join([*data, *([f"tokenizer={parts['tokenizer']}"] if "tokenizer" in parts else [])]),
         "training": ", ".join(
             [f"{key} {train[key]}" for key in ("steps", "batch_size", "lr", "seed") if key in train]
             + [parts[key] for key in ("optimizer", "schedule") if key in parts]
@@ -253,7 +254,8 @@ def number_of(values: Mapping[str, Any], key: str) -> float | None:
     value = values.get(key)
     if value is None and key not in ("layer", "head"):
         return None
-    if type(value) not in ((int,) if kind is int else (int, float)) or not low <= value <= high:
+    known = (int,) if kind is int else (int, float)
+    if value is None or type(value) not in known or not low <= value <= high:
         raise ConfigError(
             f"{key} {str(value)[:40]}: expected a {'whole ' if kind is int else ''}number from {low} to {high}"
         )

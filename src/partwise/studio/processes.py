@@ -99,6 +99,10 @@ class Processes:
 
         Raises ConfigError, also for an exit status that is none of `answers`.
         """
+        return json.loads(await self.printed(words, seconds, answers))
+
+    async def printed(self, words: Sequence[str], seconds: float, answers: Sequence[int] = (0,)) -> bytes:
+        """What `partwise WORDS` prints, as `query`."""
         process = await asyncio.create_subprocess_exec(
             *program(),
             *words,
@@ -117,7 +121,7 @@ class Processes:
             kill_session(process)
         if process.returncode not in answers or not out:
             raise ConfigError(last_error(words, err))
-        return json.loads(out)
+        return out
 
     async def lines(self, words: Sequence[str], seconds: float) -> AsyncGenerator[dict[str, Any], None]:
         """The JSON lines that `partwise WORDS` prints, as it prints them; closing this ends the process, and so do `seconds`.
@@ -140,6 +144,7 @@ class Processes:
                 assert process.stdout
                 async for line in process.stdout:
                     yield json.loads(line)
+                    await asyncio.sleep(0)  # lets the server see that its reader has gone, however fast lines come
                 status = await process.wait()
             finally:
                 timer.cancel()

@@ -24,12 +24,16 @@ export async function follow(values, each, signal) {
 }
 
 let asking;
+let shown = ""; // the command of what the page shows below
 /** Shows the command of these fields, for a terminal; throws an Error with the reason that it cannot run. */
-export async function showCommand(values) {
+export async function showCommand(values, starts) {
   asking?.abort();
-  asking = new AbortController();
-  const { command } = await api(`runs/${encodeURIComponent(run)}/command`, values, asking.signal);
+  asking = starts ? undefined : new AbortController();
+  const { command } = await api(`runs/${encodeURIComponent(run)}/command`, values, asking?.signal);
   $("command").textContent = command;
+  if (starts) shown = command;
+  $("stale").hidden = !shown || command === shown;
+  $("stale").textContent = `The fields have changed. What is below is of: ${shown}`;
 }
 
 /** A number of a field, or undefined if it is empty. */

@@ -48,7 +48,7 @@ function show() {
   const most = Math.max(...shares.values()) || 1;
   for (const [at, { span }] of tokens.entries()) span.style.setProperty("--weight", (shares.get(at) ?? 0) / most);
   const strongest = [...shares].sort((a, b) => b[1] - a[1]).slice(0, STRONGEST);
-  $("strongest").textContent = `“${visible(tokens[index].text)}” after: ${strongest.map(([at, weight]) => `“${visible(tokens[at].text)}” ${format(weight, 2)}`).join(", ")}`;
+  $("strongest").textContent = `“${visible(tokens[index].text)}” attends to ${strongest.map(([at, weight]) => `“${visible(tokens[at].text)}” ${format(weight, 2)}`).join(", ")}`;
 }
 
 function showSoon() {
@@ -60,10 +60,12 @@ function showSoon() {
 
 let unread = "", read = 0;
 /** Reads new text to screen readers, some seconds of it at a time. */
-function announceText(text, ended) {
+function announceText(text) {
   unread += text;
-  if (!unread || (!ended && Date.now() - read < ANNOUNCED)) return;
-  announce(unread);
+  if (Date.now() - read >= ANNOUNCED) announceRest("");
+}
+function announceRest(text) {
+  announce(`${unread} ${text}`.trim());
   [unread, read] = ["", Date.now()];
 }
 
@@ -76,7 +78,7 @@ function take(event) {
   }
   if (event.kind === "end") return;
   add(event.text, event.attention);
-  announceText(event.text, false);
+  announceText(event.text);
   if (event.attention) showSoon();
 }
 
@@ -104,6 +106,7 @@ async function start(event) {
   announce("Loading the model");
   let said = "Finished";
   try {
+    await showCommand(values(), true);
     await follow(asked, take, stop.signal);
   } catch (error) {
     if (error.name !== "AbortError") showError(error);
@@ -111,9 +114,11 @@ async function start(event) {
   }
   running(false);
   $("status").textContent = said && `${said}: ${tokens.length - prompted} tokens`;
-  announceText(unread ? ` ${$("status").textContent}` : $("status").textContent, true);
+  announceRest($("status").textContent);
 }
 
+$("question").addEventListener("input", changed);
+$("question").addEventListener("submit", start);
 try {
   const { attention } = await api(`runs/${encodeURIComponent(run)}`);
   $("watching").hidden = !attention;
@@ -126,7 +131,5 @@ try {
 } catch (error) {
   showError(error);
 }
-$("question").addEventListener("input", changed);
-$("question").addEventListener("submit", start);
 $("stop").addEventListener("click", () => stop.abort());
 $("place").addEventListener("input", show);

@@ -23,7 +23,9 @@ async function start(event) {
   announce("Inspecting");
   let said = "Stopped";
   try {
-    await follow(values(), ({ page }) => {
+    const asked = values();
+    await showCommand(asked, true);
+    await follow(asked, ({ page }) => {
       $("page").src = `${address("pages", run, page)}?${Date.now()}`;
       $("shown").hidden = false;
       said = "The page is below";
@@ -37,6 +39,8 @@ async function start(event) {
   announce(said);
 }
 
+$("question").addEventListener("input", changed);
+$("question").addEventListener("submit", start);
 try {
   const { inspections } = await api(`runs/${encodeURIComponent(run)}`);
   $("what").replaceChildren(...Object.entries(inspections).map(([name, about]) => el("option", { value: name }, `${name}: ${about}`)));
@@ -46,6 +50,4 @@ try {
 } catch (error) {
   showError(error);
 }
-$("question").addEventListener("input", changed);
-$("question").addEventListener("submit", start);
 $("stop").addEventListener("click", () => stop.abort());

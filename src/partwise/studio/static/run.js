@@ -10,7 +10,7 @@ function showReport(exists) {
 }
 
 function show(facts) {
-  $("state").textContent = `${facts.state[0].toUpperCase()}${facts.state.slice(1)}: step ${format(facts.step, 9)} of ${format(facts.steps, 9)}`;
+  $("state").textContent = `${facts.state[0].toUpperCase()}${facts.state.slice(1)}: step ${format(facts.step, 9)} of ${format(facts.steps, 9)}${facts.checkpoint === null || facts.checkpoint === facts.step ? "" : `, saved at step ${format(facts.checkpoint, 9)}`}`;
   $("settings").replaceChildren(...facts.settings.flatMap(([key, value]) => [el("dt", {}, key), el("dd", {}, value)]));
   const rows = [["Best", facts.best], ["Last", facts.last]].filter(([, each]) => each);
   $("losses").hidden = !rows.length;
