@@ -146,7 +146,8 @@ def _read_search(path: Path, name: str, ngrams: dict[str, dict[int, float]]) -> 
     except ConfigError as error:
         raise DamagedFileError(str(error)) from None
     kept, best = len(search.kept), f"best: try {search.best}" if search.best else "best: the start"
-    state = f"{_activity(path)}, {len(search.tries)} tried, {kept} kept"
+    running = "running, " if is_alive(lock_owner(path) or 0) else ""  # else it waits for its next candidate
+    state = f"{running}{len(search.tries)} tried, {kept} kept"
     return ListedFolder(name, "search", search.settings.command, None, state, None, "", best, _modified(path))
 
 

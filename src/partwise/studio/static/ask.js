@@ -92,12 +92,6 @@ async function estimate() {
 }
 
 enableCopy();
-try {
-  fill(await api("choices"));
-  await check();
-} catch (error) {
-  showError(error);
-}
 $("question").addEventListener("input", () => {
   clearTimeout(timer);
   $("next").disabled = true;
@@ -113,3 +107,9 @@ $("question").addEventListener("submit", (event) => {
   event.preventDefault();
   location.href = `${prefix}/predict?q=${encodeURIComponent(JSON.stringify(question()))}`;
 });
+try {  // after the listeners: what is clicked meanwhile counts
+  fill(await api("choices"));
+  await check();
+} catch (error) {
+  showError(error);
+}

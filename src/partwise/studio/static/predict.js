@@ -11,6 +11,7 @@ function ranges() {
 }
 
 function command() {
+  if (!said) return;
   const range = $("low").value !== "" && $("high").value !== "" ? ` --predict=${Number($("low").value)},${Number($("high").value)}` : "";
   $("command").textContent = said.command + range;
 }
@@ -35,10 +36,12 @@ try {
   $("say-worse").textContent = `${arm} is worse.`;
   $("unit").textContent = `The difference in ${said.metric}, ${arm} minus ${base}${said.unit ? `, in ${said.unit}` : ""}: below 0, ${arm} ${said.lower_is_better ? "is better" : "is worse"}.`;
   command();
+  const chosen = document.querySelector("[name=sign]:checked");
+  if (chosen) choose(chosen.value);  // before the question was here
 } catch (error) {
   showError(error);
 }
-for (const radio of document.getElementsByName("sign")) radio.addEventListener("change", () => choose(radio.value));
+for (const radio of document.getElementsByName("sign")) radio.addEventListener("change", () => { if (said) choose(radio.value); });
 for (const id of ["low", "high"]) {
   $(id).addEventListener("input", command);
 }

@@ -7,6 +7,12 @@ function decision({ decision: said }) {
   return el("td", {}, el("span", { class: look }, `${mark} ${said}`));
 }
 
+/** What ran, below its description if that is another text. */
+function what({ kind, command, commit, description }) {
+  const ran = kind === "command" ? command : commit.slice(0, 10);
+  return ran === description ? [] : [el("br"), el("span", { class: "quiet" }, ran)];
+}
+
 enableCopy();
 $("command").textContent = `partwise try --search ${comparison}`;
 try {
@@ -19,7 +25,7 @@ try {
   $("tries").tBodies[0].replaceChildren(...[...tries].reverse().map((each) => row(
     number(each.number),
     decision(each),
-    el("td", {}, each.description, el("br"), el("span", { class: "quiet" }, each.kind === "command" ? each.command : each.commit.slice(0, 10))),
+    el("td", {}, each.description, ...what(each)),
     each.reason,
     number(each.estimate === null ? "" : signed(each.estimate)),
     number(each.low === null || each.high === null ? "" : `${signed(each.low)} to ${signed(each.high)}`),
