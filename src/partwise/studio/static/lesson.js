@@ -54,7 +54,8 @@ async function showAnswer() {
   try {
     const answer = await api(`${path}/answer`, {});
     const { sections } = await api(path);
-    $("after").replaceChildren(...sections.slice(4).map(section));
+    const [, , , , after, exercise] = sections;
+    $("after").replaceChildren(...after.blocks.map(block), section(exercise), paragraph(`\`partwise lesson ${comparison} --check "ANSWER"\` checks your answer.`));
     const { prediction, value, inside } = answer;
     const yours = value === null ? "A run has failed, so there is no value" : `${answer.asked}: ${format(value)} ${answer.unit}`;
     $("outcome").textContent = prediction && value !== null ? `${yours}, ${inside ? "inside" : "outside"} your range ${format(prediction.low)} to ${format(prediction.high)}.` : `${yours}.`;

@@ -53,7 +53,8 @@ try {
   const samples = result.samples.filter((each) => each.lines.length);
   $("samples").hidden = !samples.length;
   $("sample-columns").replaceChildren(...samples.map(({ arm, lines }) => el("div", {}, el("h3", {}, arm), el("pre", { tabindex: "0", "aria-label": `Samples of ${arm}` }, lines.join("\n")))));
-  $("report").src = address("files", comparison, "report.html");
+  if (result.files.includes("report.html")) $("report").src = address("files", comparison, "report.html");
+  else $("report").replaceWith(el("p", { class: "quiet" }, `There is no report: partwise report ${comparison} writes it.`));
 } catch (error) {
   showError(error);
 }
