@@ -101,6 +101,7 @@ def test_a_page_that_follows_a_comparison_costs_little(folder: Path) -> None:
                 with contextlib.suppress(TimeoutError):
                     received += page.recv(1 << 20)
             spent = cpu_seconds(studio.process.pid) - before
+        assert studio.state()["state"] == "running", "the page is closed, and that changes nothing"
     assert received.count(b"data: ") <= 5
     assert spent / 8 < 0.010, f"{1000 * spent / 8:.1f} ms of CPU a second"
 
