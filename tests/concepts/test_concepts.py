@@ -19,6 +19,7 @@ from partwise.concepts.results import find_claim
 from partwise.concepts.settings import all_settings
 from partwise.config import REGISTRY, ConfigError
 from partwise.config.suggestions import normalize
+from partwise.lessons.lesson import all_lessons
 from partwise.train.config import run_config
 
 TERMS = [
@@ -69,6 +70,19 @@ def test_every_heading_and_term_of_the_documents_is_answered() -> None:
         except ConfigError:
             unknown.append(term)
     assert unknown == []
+
+
+def test_the_words_of_lessons_are_answered() -> None:
+    """Those in bold that are a term, not the start of a sentence; and those of verdicts and exercises."""
+    bold = {
+        term.lower().removeprefix("the ")
+        for lesson in all_lessons().values()
+        for term in re.findall(r"\*\*([A-Za-z][\w -]*)\*\*", "".join(lesson.sections.values()))
+        if len(term.split()) <= 2
+    }
+    assert len(bold) > 25
+    for term in (bold - {"ladder"}) | {"nats", "interval", "power", "equivalent", "undecided", "margin"}:
+        assert find(term), term
 
 
 def test_every_answer_fits_a_screen(
