@@ -40,6 +40,11 @@ export function showError(error) {
 /** Says something to screen readers. */
 export function announce(text) { $("live").textContent = text; }
 
+/** Shows a command whose words break between, not at their hyphens. */
+export function showCommand(id, command) {
+  $(id).replaceChildren(...(command ?? "").split(/( )/).map((word) => (word === " " ? word : el("span", { class: "word" }, word))));
+}
+
 export function enableCopy() {
   for (const block of document.querySelectorAll(".copy")) {
     const [text, button] = [block.querySelector("pre"), block.querySelector("button")];
