@@ -36,6 +36,7 @@ def generate(
     attention: Annotated[
         str | None,
         typer.Option(
+            "--attention",
             metavar="LAYER,HEAD",
             help="With --json: the attention weights of this head in predicting each token, counted from 0.",
         ),

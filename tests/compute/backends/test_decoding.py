@@ -373,7 +373,7 @@ def test_the_command_uses_the_requested_backend(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     model = small_model(**parts)
-    monkeypatch.setattr("partwise.cli.commands.train.load", lambda name: (model, CharacterTokenizer(ALPHABET)))
+    monkeypatch.setattr("partwise.cli.commands.generate.load", lambda name: (model, CharacterTokenizer(ALPHABET)))
     monkeypatch.setattr(
         sys, "argv", ["partwise", "generate", "mine", "--prompt", "abc", "--max-new-tokens", "5", *words]
     )

@@ -1,4 +1,4 @@
-import { $, announce, api, duration, el, enableCopy, format, number, prefix, questionOfAddress, row, showCommand, showError } from "./page.js";
+import { $, address, announce, api, duration, el, enableCopy, format, number, prefix, questionOfAddress, row, showCommand, showError } from "./page.js";
 
 const FIRST = { change: ["ffn=swiglu"], preset: "mingpt", data: "shakespeare", size: "small", seeds: 5, margin: 0.02 };
 let families = [];
@@ -63,7 +63,7 @@ function show(said) {
   const rows = Object.entries(said.part.rows).filter(([label]) => !["try", "file", "settings"].includes(label));
   $("part").replaceChildren(
     el("p", {}, el("strong", {}, said.part.title), said.part.why ? `: ${said.part.why}` : ""),
-    el("dl", {}, ...rows.flatMap(([label, text]) => [el("dt", {}, label), el("dd", {}, text)])),
+    el("dl", {}, ...rows.flatMap(([label, text]) => [el("dt", {}, label), el("dd", {}, label === "lesson" ? el("a", { href: address("lesson", parseInt(text)) }, text) : text)])),
   );
   const [base] = said.arms;
   $("arms").tBodies[0].replaceChildren(
