@@ -1,4 +1,4 @@
-import { $, address, announce, api, duration, el, enableCopy, format, number, prefix, questionOfAddress, row, showCommand, showError } from "./page.js";
+import { $, address, announce, api, duration, el, enableCopy, format, number, prefix, questionOfAddress, row, showError, writeCommand } from "./page.js";
 
 const FIRST = { change: ["ffn=swiglu"], preset: "mingpt", data: "shakespeare", size: "small", seeds: 5, margin: 0.02 };
 let families = [];
@@ -52,14 +52,14 @@ async function check() {
     if (error.name === "AbortError") return;
     showError(error);
     $("asked").textContent = "";
-    showCommand("command", "");
+    writeCommand("command", "");
     $("arms").tBodies[0].replaceChildren();
   }
 }
 
 function show(said) {
   $("asked").textContent = [said.question, ...said.notes].join(" ");
-  showCommand("command", said.command);
+  writeCommand("command", said.command);
   const rows = Object.entries(said.part.rows).filter(([label]) => !["try", "file", "settings"].includes(label));
   $("part").replaceChildren(
     el("p", {}, el("strong", {}, said.part.title), said.part.why ? `: ${said.part.why}` : ""),

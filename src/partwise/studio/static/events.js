@@ -1,5 +1,5 @@
 // A command of a run as it writes: events of one POST, which ends with its page.
-import { $, api, prefix, run, showCommand } from "./page.js";
+import { $, api, prefix, run, writeCommand } from "./page.js";
 
 /** Calls `each` with every event of a started command, until it has ended or `signal` stops it. */
 export async function follow(values, each, signal) {
@@ -30,7 +30,7 @@ export async function showCommand(values, starts) {
   asking?.abort();
   asking = starts ? undefined : new AbortController();
   const { command } = await api(`runs/${encodeURIComponent(run)}/command`, values, asking?.signal);
-  showCommand("command", command);
+  writeCommand("command", command);
   if (starts) shown = command;
   $("stale").hidden = !shown || command === shown;
   $("stale").textContent = `The fields have changed. What is below is of: ${shown}`;

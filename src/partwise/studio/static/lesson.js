@@ -1,4 +1,4 @@
-import { $, announce, api, comparison, el, enableCopy, format, row, showCommand, showError } from "./page.js";
+import { $, announce, api, comparison, el, enableCopy, format, row, showError, writeCommand } from "./page.js";
 
 const path = `lessons/${encodeURIComponent(comparison)}`;
 const STATES = { new: "", running: "Running", stopped: "Stopped; all runs are saved", failed: "Failed", finished: "All runs have ended" };
@@ -14,7 +14,7 @@ function fill(table, [columns, ...rows]) {
 }
 
 function show(state) {
-  showCommand("command", state.command);
+  writeCommand("command", state.command);
   $("prediction").hidden = state.state !== "new" || state.prediction !== null;
   $("predicted").hidden = !state.prediction;
   if (state.prediction) $("predicted").textContent = `In the ledger: ${format(state.prediction.low)} to ${format(state.prediction.high)}.`;
@@ -100,7 +100,7 @@ $("prediction").addEventListener("submit", (event) => {
 for (const id of ["low", "high"]) {
   $(id).addEventListener("input", () => {
     const range = $("low").value !== "" && $("high").value !== "" ? ` --predict=${Number($("low").value)},${Number($("high").value)}` : "";
-    showCommand("command", `partwise lesson ${comparison}${range}`);
+    writeCommand("command", `partwise lesson ${comparison}${range}`);
   });
 }
 $("interrupt").addEventListener("click", () => act("interrupt"));

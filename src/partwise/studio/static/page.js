@@ -41,7 +41,7 @@ export function showError(error) {
 export function announce(text) { $("live").textContent = text; }
 
 /** Shows a command whose words break between, not at their hyphens. */
-export function showCommand(id, command) {
+export function writeCommand(id, command) {
   $(id).replaceChildren(...(command ?? "").split(/( )/).map((word) => (word === " " ? word : el("span", { class: "word" }, word))));
 }
 

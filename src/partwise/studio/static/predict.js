@@ -1,4 +1,4 @@
-import { $, address, api, el, enableCopy, format, prefix, questionOfAddress, showCommand, showError } from "./page.js";
+import { $, address, api, el, enableCopy, format, prefix, questionOfAddress, showError, writeCommand } from "./page.js";
 
 const asked = questionOfAddress();
 let said;
@@ -13,7 +13,7 @@ function ranges() {
 function command() {
   if (!said) return;
   const range = $("low").value !== "" && $("high").value !== "" ? ` --predict=${Number($("low").value)},${Number($("high").value)}` : "";
-  showCommand("command", said.command + range);
+  writeCommand("command", said.command + range);
 }
 
 /** The range of the sign that was chosen; a range that was typed chooses its sign. */

@@ -1,11 +1,11 @@
-import { $, address, announce, api, comparison, el, enableCopy, prefix, row, showCommand, showError, signed } from "./page.js";
+import { $, address, announce, api, comparison, el, enableCopy, prefix, row, showError, signed, writeCommand } from "./page.js";
 
 let commands;
 
 /** `partwise verify` with the runs to repeat, as the field has them. */
 function showCommand() {
   const trials = Number($("trials").value);
-  showCommand("verify-command", commands.check + (trials ? ` --rerun ${trials}${commands.imports}` : ""));
+  writeCommand("verify-command", commands.check + (trials ? ` --rerun ${trials}${commands.imports}` : ""));
 }
 
 enableCopy();
@@ -31,7 +31,7 @@ try {
   const result = await api(`comparisons/${encodeURIComponent(comparison)}/result`);
   $("asked").textContent = result.question;
   $("verdicts").replaceChildren(...result.verdicts.flatMap(({ lines }) => [el("p", { class: "verdict" }, lines[0]), ...lines.slice(1).map((line) => el("p", { class: "quiet" }, line))]));
-  showCommand("command", [result.command, result.predict].filter(Boolean).join(" "));
+  writeCommand("command", [result.command, result.predict].filter(Boolean).join(" "));
   const { prediction, outcome } = result;
   $("prediction").tBodies[0].replaceChildren(
     prediction
@@ -47,8 +47,8 @@ try {
   }
   commands = result.again;
   showCommand();
-  showCommand("figures-command", result.again.figures);
-  showCommand("replicate-command", result.again.replicate);
+  writeCommand("figures-command", result.again.figures);
+  writeCommand("replicate-command", result.again.replicate);
   $("replication").hidden = !result.again.replicate;
   const samples = result.samples.filter((each) => each.lines.length);
   $("samples").hidden = !samples.length;

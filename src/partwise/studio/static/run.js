@@ -1,4 +1,4 @@
-import { $, address, announce, api, el, enableCopy, format, number, row, run, showCommand, showError } from "./page.js";
+import { $, address, announce, api, el, enableCopy, format, number, row, run, showError, writeCommand } from "./page.js";
 import { follow } from "./events.js";
 
 enableCopy();
@@ -15,8 +15,8 @@ function show(facts) {
   const rows = [["Best", facts.best], ["Last", facts.last]].filter(([, each]) => each);
   $("losses").hidden = !rows.length;
   $("losses").tBodies[0].replaceChildren(...rows.map(([name, each]) => row(name, number(format(each.step, 9)), number(format(each.validation)), number(format(each.training)))));
-  showCommand("command", facts.command);
-  showCommand("further", facts.continue);
+  writeCommand("command", facts.command);
+  writeCommand("further", facts.continue);
   $("made").hidden = !facts.command;
   showReport(facts.report);
 }

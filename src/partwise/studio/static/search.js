@@ -1,4 +1,4 @@
-import { $, announce, api, comparison, el, enableCopy, format, number, row, showCommand, showError, signed } from "./page.js";
+import { $, announce, api, comparison, el, enableCopy, format, number, row, showError, signed, writeCommand } from "./page.js";
 
 const MARKS = { keep: ["✓", "good"], discard: ["✕", "bad"], undecided: ["?", "quiet"], unfinished: ["…", "quiet"] };
 
@@ -14,7 +14,7 @@ function what({ kind, command, commit, description }) {
 }
 
 enableCopy();
-showCommand("command", `partwise try --search ${comparison}`);
+writeCommand("command", `partwise try --search ${comparison}`);
 try {
   const search = await api(`searches/${encodeURIComponent(comparison)}`);
   const { best, tries } = search;
