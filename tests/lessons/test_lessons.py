@@ -275,6 +275,9 @@ def test_the_stored_answer_is_read_without_training(tmp_path: Path, monkeypatch:
     assert result.output.index("worse in 10") < result.output.index("Had you stopped at 200 steps")  # numbers, then why
     assert CliRunner().invoke(app, ["lesson", "3", "--check", "200,300"]).output.strip() == "right"
     assert CliRunner().invoke(app, ["lesson", "3", "--check", "100,200"]).exit_code == 1
+    checked = CliRunner().invoke(app, ["lesson", "3", "--check", "300,200", "--json"])
+    said = {"lesson": 3, "right": False, "said": "Give the earlier step first."}
+    assert checked.exit_code == 1 and json.loads(checked.stdout) == said
     document = json.loads(CliRunner().invoke(app, ["lesson", "3", "--stored", "--no-predict", "--json"]).stdout)
     assert document["value"] is document["inside"] is None and len(document["table"]) > 2
     assert any("worse in 10" in line for line in document["verdicts"])

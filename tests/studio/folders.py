@@ -11,6 +11,7 @@ import yaml
 import searches
 from partwise.cli import main
 from partwise.comparison.ledger.project import project_ledger
+from partwise.lessons.lesson import find_lesson
 from partwise.studio.comparisons import Comparisons
 from partwise.studio.pages import PUBLIC, Studio
 from partwise.studio.processes import Processes
@@ -59,6 +60,15 @@ def make_running(folder: Path, name: str = "night", seeds: int = 2) -> Path:
             if done == 10:
                 (trial / "status.json").write_text('["done"]')
     return path
+
+
+def end_lesson(folder: Path, number: int) -> None:
+    """What the runs of a lesson leave."""
+    lesson = find_lesson(number)
+    for key in lesson.head.runs:
+        path = make_running(folder, lesson.name if key == "main" else f"{lesson.name}-{key}")
+        for file in ("results.json", "report.html"):
+            (path / file).write_text("{}")
 
 
 def make_finished(folder: Path, monkeypatch: pytest.MonkeyPatch, name: str = "done") -> None:

@@ -3,6 +3,8 @@
 import json
 import os
 import re
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -37,6 +39,11 @@ def studio(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S
     found.process.terminate()
     found.process.communicate(timeout=30)
     assert found.outside == []
+
+
+def screenshot(page: Any, name: str, full: bool) -> None:
+    if folder := os.environ.get("STUDIO_SCREENSHOTS"):
+        page.screenshot(path=f"{folder}/{name}.png", full_page=full)
 
 
 def press_until(page: Any, key: str, holds: str) -> None:
@@ -109,11 +116,43 @@ def test_a_lesson_asks_before_it_runs(studio: Studio) -> None:
     assert page.locator("#lessons tbody tr").count() == 12
     page.click("#lessons a >> nth=1")
     page.wait_for_selector("#prediction:not([hidden])")
-    assert page.evaluate("document.querySelector('#picture').naturalWidth > 0 || 'loading'")
+    assert page.evaluate("document.querySelector('#before img').naturalWidth > 0 || 'loading'")
     assert page.is_hidden("#answer") and page.is_hidden("#show")
     page.fill("#low", "-0.5")
     page.fill("#high", "0.25")
     assert page.inner_text("#command") == "partwise lesson 2 --predict=-0.5,0.25"
+    page.context.close()
+
+
+def test_an_answer_is_checked_by_keyboard_and_said(studio: Studio) -> None:
+    folders.end_lesson(studio.folder, 9)
+    words = [sys.executable, "-m", "partwise", "lesson", "9", "--stored", "--no-predict", "--json"]
+    stored = subprocess.run(words, cwd=studio.folder, capture_output=True, check=True).stdout
+    page = studio.open(400)
+    page.route("**/api/lessons/9/answer", lambda route: route.fulfill(body=stored, content_type="application/json"))
+    page.goto(f"{studio.address}/lesson/9")
+    page.wait_for_selector("#show:not([hidden])")
+    press_until(page, "Tab", "document.activeElement.id === 'show'")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#answer:not([hidden])")
+    page.evaluate("document.querySelector('#after img').decode()")
+    press_until(page, "Tab", "document.activeElement.id === 'reply'")
+    page.keyboard.type("750 KiB")
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#said:has-text('give bytes, not KiB')")
+    assert page.inner_text("#check-command") == "partwise lesson 9 --check '750 KiB'"
+    assert page.evaluate("document.activeElement.textContent") == "Check"
+    screenshot(page, "answer-400-light", full=True)
+    found = axe.Axe().run(page).response["violations"]
+    assert not [(each["id"], each["nodes"][0]["html"]) for each in found]
+    assert page.evaluate("document.documentElement.scrollWidth") <= 400
+    page.keyboard.press("Shift+Tab")
+    page.keyboard.type("768000")  # in place of the text, which the key has selected
+    assert page.inner_text("#said") == "" and page.inner_text("#check-command").endswith('--check "ANSWER"')
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#said:text-is('right')")
+    assert page.get_attribute("#said", "aria-live") == "polite"
     page.context.close()
 
 
@@ -133,8 +172,7 @@ def test_these_screens_have_no_fault_of_accessibility_and_fit(studio: Studio, wi
         page.goto(f"{studio.address}/{address}")
         page.wait_for_selector(ready, state="attached")
         page.wait_for_timeout(300)
-        if folder := os.environ.get("STUDIO_SCREENSHOTS"):
-            page.screenshot(path=f"{folder}/{screen}-{width}-{theme}.png", full_page=screen != "shelf")
+        screenshot(page, f"{screen}-{width}-{theme}", full=screen != "shelf")
         found = axe.Axe().run(page).response["violations"]
         assert not [(each["id"], each["nodes"][0]["html"]) for each in found], screen
         assert page.evaluate("document.documentElement.scrollWidth") <= width, screen

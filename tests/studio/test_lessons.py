@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from lazy_imports import lazy_module
+from partwise.lessons.exercises import CHECKS, FILE_ANSWERS
 from partwise.lessons.lesson import all_lessons, find_lesson
 from partwise.lessons.predictions import record_prediction
 
@@ -39,15 +40,6 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     return found
 
 
-def end(folder: Path, number: int) -> None:
-    """What the runs of a lesson leave."""
-    lesson = find_lesson(number)
-    for key in lesson.head.runs:
-        path = folders.make_running(folder, lesson.name if key == "main" else f"{lesson.name}-{key}")
-        for file in ("results.json", "report.html"):
-            (path / file).write_text("{}")
-
-
 def test_every_lesson_is_listed_with_the_place_of_its_reader(folder: Path) -> None:
     (folder / "runs").mkdir()
     (folder / "runs" / "lessons.json").write_text(json.dumps({"3": "The run"}))
@@ -61,14 +53,59 @@ def test_a_lesson_shows_its_answer_only_after_its_runs(folder: Path) -> None:
     lesson = client.get("/api/lessons/2").json()
     titles = [each["title"] for each in lesson["sections"]]
     assert titles == ["The problem", "The idea", "Your prediction", "The run"]
-    assert lesson["picture"].startswith("data:image/svg+xml;base64,") and lesson["table"][1:]
+    assert lesson["figure"]["picture"].startswith("data:image/svg+xml;base64,") and lesson["figure"]["table"][1:]
     assert "expected" not in lesson and "answer" not in json.dumps([*lesson])
     answer = client.post("/api/lessons/2/answer", json={})
     assert answer.status_code == 400 and "have not ended" in answer.json()["error"]
-    end(folder, 2)
+    folders.end_lesson(folder, 2)
     after = client.get("/api/lessons/2").json()
     assert after["state"] == "finished"
     assert [each["title"] for each in after["sections"]][4:] == ["The answer", "An exercise"]
+    assert after["answer_figure"]["picture"].startswith("data:image/svg+xml;base64,")
+    assert after["answer_figure"] != after["figure"] == lesson["figure"]
+
+
+def check(client: Any, number: int, answer: Any) -> tuple[int, dict[str, Any]]:
+    body, kind = json.dumps({"answer": answer}), {"content-type": "application/json"}
+    said = client.post(f"/api/lessons/{number}/check", content=body, headers=kind)
+    return said.status_code, said.json()
+
+
+def test_an_answer_is_checked_by_the_command_of_a_terminal(folder: Path) -> None:
+    client = folders.make_client(folder)
+    status, early = check(client, 3, "200,300")
+    assert status == 400 and "have not ended" in early["error"]
+    folders.end_lesson(folder, 3)
+    right = {"lesson": 3, "right": True, "said": "right", "command": "partwise lesson 3 --check 200,300"}
+    assert check(client, 3, "200,300") == (200, right)
+    status, wrong = check(client, 3, "--slides=300 200")
+    assert status == 200 and wrong["said"] == "Give the earlier step first." and not wrong["right"]
+    assert wrong["command"] == "partwise lesson 3 '--check=--slides=300 200'"
+    assert not list(folder.rglob("*300*"))
+
+
+def test_an_answer_that_is_a_file_or_no_plain_text_starts_nothing(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "mine.py").write_text("open('ran', 'w')")
+    for number in (5, 12):
+        folders.end_lesson(folder, number)
+    client = folders.make_client(folder)
+
+    async def query(*_: Any, **__: Any) -> None:
+        raise AssertionError("a process was started")
+
+    monkeypatch.setattr(client.studio.processes, "query", query)
+    status, refused = check(client, 12, "mine.py")
+    assert status == 400 and "runs no file that was not named" in refused["error"]
+    assert client.get("/api/lessons/12").json()["unchecked"] == refused["error"]
+    assert client.get("/api/lessons/5").json()["unchecked"] == ""
+    for answer in ("", "../mine.py", "0.9\n", "0\0", "\ud800", "é", "$(ls)", "1" * 201, 0.918, None, ["0.918"]):
+        status, refused = check(client, 5, answer)
+        assert status == 400 and refused["error"].startswith("answer: expected 1 to 200"), answer
+    for number in set(CHECKS) - FILE_ANSWERS:
+        CHECKS[number]("mine.py")
+    assert not (folder / "ran").exists()
 
 
 def test_a_lesson_runs_as_in_a_terminal_after_its_prediction(folder: Path, started: list[list[str]]) -> None:

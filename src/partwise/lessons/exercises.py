@@ -272,3 +272,6 @@ CHECKS: dict[int, Check] = {
     12: check_own_part,
 }
 """By lesson, whose page asks the question."""
+
+FILE_ANSWERS = frozenset({12})
+"""The lessons whose exercise has a file for an answer, which the check imports."""

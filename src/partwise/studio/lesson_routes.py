@@ -14,7 +14,7 @@ from partwise.studio.questions import prediction_of
 
 
 def lesson_routes(lessons: Lessons) -> list[Route]:
-    """JSON of the lessons, and what starts and ends their runs."""
+    """JSON of the lessons, and what starts and ends their runs and checks answers to their exercises."""
 
     async def listed(request: Request) -> Response:
         return JSONResponse(await run_in_threadpool(lessons.listed))
@@ -42,6 +42,11 @@ def lesson_routes(lessons: Lessons) -> list[Route]:
         words = await run_in_threadpool(lessons.answer_words, number_of(request))
         return JSONResponse(await lessons.processes.query(words))
 
+    async def check(request: Request) -> Response:
+        values: dict[str, Any] = await fields(request)
+        words = await run_in_threadpool(lessons.check_words, number_of(request), values.get("answer"))
+        return JSONResponse(await lessons.check(words))
+
     get, post = ["GET"], ["POST"]
     return [
         Route("/api/lessons", told(listed), methods=get),
@@ -50,6 +55,7 @@ def lesson_routes(lessons: Lessons) -> list[Route]:
         Route("/api/lessons/{number}/start", told(start), methods=post),
         Route("/api/lessons/{number}/interrupt", told(interrupt), methods=post),
         Route("/api/lessons/{number}/answer", told(answer), methods=post),
+        Route("/api/lessons/{number}/check", told(check), methods=post),
     ]
 
 

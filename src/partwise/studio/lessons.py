@@ -1,5 +1,7 @@
 """The lessons as pages show them: the text up to the answer, the reader's prediction, and the command that runs them."""
 
+import re
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -8,16 +10,25 @@ from typing import Any
 from partwise.comparison.ledger.predictions import Prediction
 from partwise.config import ConfigError
 from partwise.lessons.answers import read_answer
+from partwise.lessons.exercises import FILE_ANSWERS
 from partwise.lessons.findings import draw_picture, picture_table
 from partwise.lessons.lesson import PICTURE, Lesson, all_lessons, find_lesson, with_listings
 from partwise.lessons.predictions import stored_prediction
 from partwise.lessons.progress import read_progress
 from partwise.lessons.slides import encode, text_and_code
 from partwise.studio.comparisons import Comparisons
+from partwise.studio.models import option
 from partwise.studio.processes import Processes
 
 BEFORE, AFTER = ("The problem", "The idea", "Your prediction", "The run"), ("The answer", "An exercise")
 """The sections that a page shows before the run has ended, and those that explain its answer."""
+
+ANSWER = r"[A-Za-z0-9 .,:;=+%_()&-]{1,200}"
+"""Numbers, words and overrides: every answer to an exercise but a path."""
+IN_A_TERMINAL = (
+    "The check runs the file that is the answer, and the studio runs no file that was not named when it was started: "
+    "check it in a terminal."
+)
 
 
 @dataclass
@@ -45,8 +56,7 @@ class Lessons:
     def content(self, number: int) -> dict[str, Any]:
         """The text and the picture of a lesson; of its answer only after its runs. Raises ConfigError."""
         lesson, state = find_lesson(number), self.state(number)
-        shown = BEFORE + AFTER if state["state"] == "finished" else BEFORE
-        table = picture_table(read_answer(lesson), before=True) if lesson.head.problem else None
+        ended = state["state"] == "finished"
         return {
             **state,
             "title": lesson.head.title,
@@ -55,9 +65,10 @@ class Lessons:
             "needs": lesson.head.needs,
             "asked": lesson.asked.text,
             "unit": lesson.asked.unit,
-            "sections": [{"title": each, "blocks": list(blocks(lesson, each))} for each in shown],
-            "picture": picture(number) if table else "",
-            "table": [table.columns, *table.rows] if table else [],
+            "sections": [{"title": each, "blocks": list(blocks(lesson, each))} for each in BEFORE + AFTER * ended],
+            "figure": figure(number, before=True) if lesson.head.problem else None,
+            "unchecked": IN_A_TERMINAL if number in FILE_ANSWERS else "",
+            **({"answer_figure": figure(number, before=False)} if ended else {}),
         }
 
     def state(self, number: int) -> dict[str, Any]:
@@ -112,9 +123,26 @@ class Lessons:
 
     def answer_words(self, number: int) -> list[str]:
         """The command that prints the answer. Raises ConfigError before the runs have ended."""
+        self._refuse_before_end(number)
+        return ["lesson", str(number), "--no-predict", "--json"]
+
+    def check_words(self, number: int, answer: Any) -> list[str]:
+        """The command that checks an answer to the exercise. Raises ConfigError for one that the studio does not check."""
+        self._refuse_before_end(number)
+        if number in FILE_ANSWERS:
+            raise ConfigError(IN_A_TERMINAL)
+        if not isinstance(answer, str) or not re.fullmatch(ANSWER, answer):
+            raise ConfigError("answer: expected 1 to 200 letters, digits, spaces and . , : ; = + - % _ ( ) &")
+        return ["lesson", str(number), *option("--check", answer)]
+
+    async def check(self, words: list[str]) -> dict[str, Any]:
+        """What `check_words` says of an answer, and the command as a terminal takes it. Raises ConfigError."""
+        found = await self.processes.query([*words, "--json"], answers=(0, 1))
+        return {**found, "command": shlex.join(["partwise", *words])}
+
+    def _refuse_before_end(self, number: int) -> None:
         if self.state(number)["state"] != "finished":
             raise ConfigError(f"lesson {number}: its runs have not ended")
-        return ["lesson", str(number), "--no-predict", "--json"]
 
 
 def folders(lesson: Lesson) -> list[str]:
@@ -134,6 +162,8 @@ def blocks(lesson: Lesson, section: str) -> Iterator[dict[str, str]]:
 
 
 @cache
-def picture(number: int) -> str:
-    """The figure of the problem, as the address of an image."""
-    return encode(draw_picture(read_answer(find_lesson(number)), before=True))
+def figure(number: int, before: bool) -> dict[str, Any]:
+    """The figure of the problem or of the answer: the address of an image, and its values as a table."""
+    answer = read_answer(find_lesson(number))
+    table = picture_table(answer, before)
+    return {"picture": encode(draw_picture(answer, before)), "table": [table.columns, *table.rows]}

@@ -97,7 +97,7 @@ def run_lesson(
         only_json()
     lesson = find_lesson(number)
     if check is not None:
-        raise typer.Exit(check_exercise(lesson, check))
+        raise typer.Exit(check_exercise(lesson, check, as_json))
     reader = Reader(lesson, Prediction.parse(predict) if predict else None, asks, stored, first_seed)
     reader.interactive = reader.interactive and not as_json
     reader.refuse_missing_prediction()
@@ -314,8 +314,10 @@ def shown_lines(text: str, width: int) -> int:
     return len(console.render_lines(Markdown(text), console.options.update_width(width), pad=False))
 
 
-def check_exercise(lesson: Lesson, text: str) -> int:
+def check_exercise(lesson: Lesson, text: str, as_json: bool = False) -> int:
     """Print what is right or wrong; the exit status."""
     wrong = CHECKS[lesson.number](text)
     console.print(wrong or "right", style="red" if wrong else "green", markup=False)
+    if as_json:
+        print_json({"lesson": lesson.number, "right": not wrong, "said": wrong or "right"})
     return 1 if wrong else 0

@@ -3,6 +3,7 @@ import { $, announce, api, comparison, el, enableCopy, format, row, showError, w
 const path = `lessons/${encodeURIComponent(comparison)}`;
 const STATES = { new: "", running: "Running", stopped: "Stopped; all runs are saved", failed: "Failed", finished: "All runs have ended" };
 let last;
+let checking = false;
 
 /** A paragraph, in which words between backticks are code. */
 const paragraph = (text) => el("p", {}, ...text.split("`").map((piece, index) => (index % 2 ? el("code", {}, piece) : piece)));
@@ -10,8 +11,12 @@ const block = ({ kind, text }) => (kind === "code" ? el("pre", { tabindex: "0", 
 const section = ({ title, blocks }) => el("section", {}, el("h2", {}, title), ...blocks.map(block));
 
 function fill(table, [columns, ...rows]) {
-  $(table).replaceChildren(el("thead", {}, el("tr", {}, ...columns.map((each) => el("th", { scope: "col" }, each)))), el("tbody", {}, ...rows.map((cells) => row(...cells))));
+  table.replaceChildren(el("thead", {}, el("tr", {}, ...columns.map((each) => el("th", { scope: "col" }, each)))), el("tbody", {}, ...rows.map((cells) => row(...cells))));
+  return table;
 }
+
+/** The figure of the problem or of the answer, also as a table. */
+const figure = (of, { picture, table }) => el("figure", {}, el("img", { src: picture, alt: `The figure of ${of}; the table below it has its values` }), el("details", {}, el("summary", {}, "The figure as a table"), el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": `The figure of ${of} as a table` }, fill(el("table"), table))));
 
 function show(state) {
   writeCommand("command", state.command);
@@ -53,13 +58,15 @@ async function showAnswer() {
   $("status").textContent = "Reading the runs …";
   try {
     const answer = await api(`${path}/answer`, {});
-    const { sections } = await api(path);
-    const [, , , , after, exercise] = sections;
-    $("after").replaceChildren(...after.blocks.map(block), section(exercise), paragraph(`\`partwise lesson ${comparison} --check "ANSWER"\` checks your answer.`));
+    const lesson = await api(path);
+    const [, , , , after, exercise] = lesson.sections;
+    $("after").replaceChildren(figure("the answer", lesson.answer_figure), ...after.blocks.map(block), section(exercise));
+    $("exercise").hidden = lesson.unchecked !== "";
+    $("said").textContent = lesson.unchecked;
     const { prediction, value, inside } = answer;
     const yours = value === null ? "A run has failed, so there is no value" : `${answer.asked}: ${format(value)} ${answer.unit}`;
     $("outcome").textContent = prediction && value !== null ? `${yours}, ${inside ? "inside" : "outside"} your range ${format(prediction.low)} to ${format(prediction.high)}.` : `${yours}.`;
-    fill("values", answer.table);
+    fill($("values"), answer.table);
     $("verdicts").replaceChildren(...[...answer.verdicts, ...answer.claims].map((line) => el("p", { class: "quiet" }, line)));
     $("answer").hidden = false;
     $("show").hidden = true;
@@ -71,20 +78,32 @@ async function showAnswer() {
   $("show").disabled = false;
 }
 
+const nameCheck = () => showCommand("check-command", `partwise lesson ${comparison} --check "ANSWER"`);
+
+async function check(event) {
+  event.preventDefault();
+  if (checking) return;
+  checking = true; // the button keeps the focus, which it would lose if it were disabled
+  $("said").textContent = "Checking …";
+  try {
+    const { said, command } = await api(`${path}/check`, { answer: $("reply").value.trim() });
+    showCommand("check-command", command);
+    $("said").textContent = said;
+  } catch (error) {
+    $("said").textContent = error.message;
+  }
+  checking = false;
+}
+
 enableCopy();
+nameCheck();
 try {
   const lesson = await api(path);
   $("asked").textContent = lesson.question;
   $("head").textContent = `Lesson ${lesson.number}, about ${format(lesson.minutes)} minutes.${lesson.needs.length ? ` It builds on ${lesson.needs.length > 1 ? "lessons" : "lesson"} ${lesson.needs.join(", ")}.` : ""}`;
   document.querySelector("h1").textContent = lesson.title;
   const [problem, idea, prediction, run] = lesson.sections;
-  $("before").replaceChildren(section(problem));
-  if (lesson.picture) {
-    $("picture").src = lesson.picture;
-    $("picture").alt = "The figure of the problem; the table below it has its values";
-    fill("picture-table", lesson.table);
-    $("figure").hidden = false;
-  }
+  $("before").replaceChildren(section(problem), ...(lesson.figure ? [figure("the problem", lesson.figure)] : []));
   $("idea").replaceChildren(section(idea));
   $("prediction-text").replaceChildren(...prediction.blocks.map(block));
   $("run-text").replaceChildren(...run.blocks.map(block));
@@ -106,3 +125,8 @@ for (const id of ["low", "high"]) {
 $("interrupt").addEventListener("click", () => act("interrupt"));
 $("resume").addEventListener("click", () => act("start"));
 $("show").addEventListener("click", showAnswer);
+$("exercise").addEventListener("submit", check);
+$("reply").addEventListener("input", () => {
+  $("said").textContent = "";
+  nameCheck();
+});
