@@ -78,7 +78,7 @@ async function showAnswer() {
   $("show").disabled = false;
 }
 
-const nameCheck = () => showCommand("check-command", `partwise lesson ${comparison} --check "ANSWER"`);
+const nameCheck = () => writeCommand("check-command", `partwise lesson ${comparison} --check "ANSWER"`);
 
 async function check(event) {
   event.preventDefault();
@@ -87,7 +87,7 @@ async function check(event) {
   $("said").textContent = "Checking …";
   try {
     const { said, command } = await api(`${path}/check`, { answer: $("reply").value.trim() });
-    showCommand("check-command", command);
+    writeCommand("check-command", command);
     $("said").textContent = said;
   } catch (error) {
     $("said").textContent = error.message;
