@@ -266,3 +266,25 @@ def test_all_addresses_of_pages_are_below_the_prefix_of_a_proxy(folder: Path) ->
     links = re.findall(r'(?:href|src)="(/[^"]*)"', page)
     assert links and all(link.startswith("/lab/") for link in links)
     assert 'data-prefix="/lab"' in page
+
+
+def test_pages_import_functions_that_exist_and_declare_none_twice() -> None:
+    """A browser refuses the whole module else, and its page stays empty."""
+    modules = {each.name: each.read_text() for each in files("partwise.studio").joinpath("static").iterdir()}
+    modules = {name: text for name, text in modules.items() if name.endswith(".js") and name != "uplot.js"}
+    declared = {
+        name: re.findall(r"^(?:export )?(?:async )?(?:const|let|function) \[?([$\w]+)", text, re.MULTILINE)
+        for name, text in modules.items()
+    }
+    exported = {
+        name: set(re.findall(r"^export (?:async )?(?:const|let|function) ([$\w]+)", text, re.MULTILINE))
+        for name, text in modules.items()
+    }
+    for name, text in modules.items():
+        own = list(declared[name])
+        for imported, source in re.findall(r'^import \{([^}]*)\} from "\./(.*?)"', text, re.MULTILINE):
+            names = [word.strip() for word in imported.split(",")]
+            assert set(names) <= exported[source], name
+            own += names
+        assert len(set(own)) == len(own), name
+        assert set(re.findall(r"(?<![.\w])(\w+)\(", text)) & set().union(*exported.values()) <= set(own), name
