@@ -125,11 +125,12 @@ def test_a_lesson_asks_before_it_runs(studio: Studio) -> None:
 
 
 def test_an_answer_is_checked_by_keyboard_and_said(studio: Studio) -> None:
-    folders.end_lesson(studio.folder, 9)
+    for number in (9, 12):
+        folders.end_lesson(studio.folder, number)
     words = [sys.executable, "-m", "partwise", "lesson", "9", "--stored", "--no-predict", "--json"]
     stored = subprocess.run(words, cwd=studio.folder, capture_output=True, check=True).stdout
     page = studio.open(400)
-    page.route("**/api/lessons/9/answer", lambda route: route.fulfill(body=stored, content_type="application/json"))
+    page.route("**/api/lessons/*/answer", lambda route: route.fulfill(body=stored, content_type="application/json"))
     page.goto(f"{studio.address}/lesson/9")
     page.wait_for_selector("#show:not([hidden])")
     press_until(page, "Tab", "document.activeElement.id === 'show'")
@@ -153,6 +154,10 @@ def test_an_answer_is_checked_by_keyboard_and_said(studio: Studio) -> None:
     page.keyboard.press("Enter")
     page.wait_for_selector("#said:text-is('right')")
     assert page.get_attribute("#said", "aria-live") == "polite"
+    page.goto(f"{studio.address}/lesson/12")
+    page.click("#show")
+    page.wait_for_selector("#said:has-text('check it in a terminal')")
+    assert page.is_hidden("#reply") and page.inner_text("#check-command") == 'partwise lesson 12 --check "ANSWER"'
     page.context.close()
 
 
