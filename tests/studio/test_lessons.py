@@ -1,7 +1,6 @@
 """Lessons in the studio: nothing of an answer before its runs, and the commands of a terminal."""
 
 import json
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +35,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
         def poll(self) -> None:
             return None
 
-    monkeypatch.setattr(subprocess, "Popen", Process)
+    monkeypatch.setattr("partwise.studio.processes.subprocess.Popen", Process)
     return found
 
 

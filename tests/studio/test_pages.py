@@ -3,7 +3,6 @@
 import json
 import re
 import shlex
-import subprocess
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import pytest
 
 from lazy_imports import lazy_module
 from partwise.comparison.ledger.project import project_ledger
+from partwise.processes import OWN_SESSION
 
 lazy_module("starlette.testclient")
 folders = lazy_module("studio.folders", needs="starlette")
@@ -97,13 +97,13 @@ def test_a_page_starts_the_command_that_it_shows_after_the_prediction(
 
     class Process:
         def __init__(self, words: list[str], **options: Any) -> None:
-            assert options["cwd"] == folder and options["start_new_session"]
+            assert options["cwd"] == folder and OWN_SESSION.items() <= options.items()
             started.append(words)
 
         def poll(self) -> None:
             return None
 
-    monkeypatch.setattr(subprocess, "Popen", Process)
+    monkeypatch.setattr("partwise.studio.processes.subprocess.Popen", Process)
     client = folders.make_client(folder)
     said = client.post("/api/question", json=folders.QUESTION).json()
     assert said["arms"][0]["parameters"] > 0 and said["part"]["rows"]["equation"] and not started
@@ -165,7 +165,7 @@ def test_get_never_acts(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = folders.make_running(folder)
     client = folders.make_client(folder)
     before = {each: each.stat().st_mtime_ns for each in folder.rglob("*")}
-    monkeypatch.setattr(subprocess, "Popen", refuse)
+    monkeypatch.setattr("partwise.studio.processes.subprocess.Popen", refuse)
     for route in client.studio.application().routes:
         if "events" in route.path or route.path == "/api/shelf":
             continue
