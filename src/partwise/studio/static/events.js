@@ -1,5 +1,5 @@
 // A command of a run as it writes: events of one POST, which ends with its page.
-import { $, api, prefix, run, writeCommand } from "./page.js";
+import { $, api, prefix, run, showError, writeCommand } from "./page.js";
 
 /** Calls `each` with every event of a started command, until it has ended or `signal` stops it. */
 export async function follow(values, each, signal) {
@@ -34,6 +34,16 @@ export async function showCommand(values, starts) {
   if (starts) shown = command;
   $("stale").hidden = !shown || command === shown;
   $("stale").textContent = `The fields have changed. What is below is of: ${shown}`;
+}
+
+/** Shows the command of fields that have changed, or the reason that it cannot run. */
+export async function showChanged(values) {
+  try {
+    await showCommand(values);
+    showError();
+  } catch (error) {
+    if (error.name !== "AbortError") showError(error);
+  }
 }
 
 /** A number of a field, or undefined if it is empty. */

@@ -1,5 +1,5 @@
 import { $, announce, api, el, enableCopy, format, run, showError } from "./page.js";
-import { follow, numberOf, setRunning, showCommand } from "./events.js";
+import { follow, numberOf, setRunning, showChanged, showCommand } from "./events.js";
 
 enableCopy();
 const ANNOUNCED = 4000, STRONGEST = 5; // milliseconds between announcements; tokens that are named
@@ -14,14 +14,7 @@ function values() {
   return asked;
 }
 
-async function changed() {
-  try {
-    await showCommand(values());
-    showError();
-  } catch (error) {
-    if (error.name !== "AbortError") showError(error);
-  }
-}
+const changed = () => showChanged(values());
 
 /** A token's text; a token that ends within a character has none. */
 function add(text, weights) {

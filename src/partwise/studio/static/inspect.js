@@ -1,18 +1,11 @@
 import { $, address, announce, api, el, enableCopy, run, showError } from "./page.js";
-import { follow, numberOf, setRunning, showCommand } from "./events.js";
+import { follow, numberOf, setRunning, showChanged, showCommand } from "./events.js";
 
 enableCopy();
 const values = () => ({ kind: "inspect", what: $("what").value, text: $("text").value, seq_len: numberOf("seq_len") });
 let stop;
 
-async function changed() {
-  try {
-    await showCommand(values());
-    showError();
-  } catch (error) {
-    if (error.name !== "AbortError") showError(error);
-  }
-}
+const changed = () => showChanged(values());
 
 async function start(event) {
   event.preventDefault();
