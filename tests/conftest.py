@@ -14,7 +14,7 @@ import pytest
 from hypothesis import settings
 
 import tiers
-from emulated_windows.left_out import LEFT_OUT
+from emulated_windows.left_out import LEFT_OUT, POSIX_TESTS
 from tiers import pytest_runtest_setup  # noqa: F401  a hook
 
 if TYPE_CHECKING:
@@ -56,8 +56,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def left_out(test: str, config: pytest.Config) -> bool:
     """Whether a file or a test says nothing about Windows, there or where that is asked for."""
-    on_windows = sys.platform == "win32" or config.getoption("--without-posix")
-    return on_windows and test.replace(os.sep, "/").rpartition("/tests/")[2] in LEFT_OUT
+    name = test.replace(os.sep, "/").rpartition("/tests/")[2]
+    emulated = config.getoption("--without-posix")
+    return (name in LEFT_OUT and (emulated or sys.platform == "win32")) or (
+        name in POSIX_TESTS and sys.platform == "win32"
+    )
 
 
 @pytest.hookimpl(optionalhook=True)

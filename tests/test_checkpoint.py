@@ -3,7 +3,6 @@
 import errno
 import json
 import os
-import resource
 import shutil
 import struct
 import subprocess
@@ -402,6 +401,7 @@ def test_a_configuration_with_wrong_sizes_allocates_nothing(
 @contextmanager
 def largest_file(size: int) -> Iterator[None]:
     """Limit every file to `size` bytes, so that a write fails half-way."""
+    resource = pytest.importorskip("resource")
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
     try:

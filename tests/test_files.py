@@ -1,7 +1,6 @@
 """Writing: links planted in a folder lead nowhere, and a file is replaced whole or stays."""
 
 import errno
-import fcntl
 import json
 import os
 import re
@@ -141,7 +140,7 @@ def test_a_file_system_without_locks_is_named(tmp_path: Path, monkeypatch: pytes
     def flock(file: object, operation: int) -> None:
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr(fcntl, "flock", flock)
+    monkeypatch.setattr("fcntl.flock", flock)
     expected = f"cannot lock {tmp_path / '.lock'}: its file system has no locks: choose a folder on another one"
     with pytest.raises(ConfigError, match=re.escape(expected)):
         FolderLock(tmp_path)

@@ -13,6 +13,7 @@ from partwise.data import prepare
 from partwise.data.corpora import Arithmetic
 from partwise.machine import cache_root, is_alive
 from partwise.tokenizers import Characters
+from users import IS_ROOT
 
 
 def test_a_process_is_alive_until_it_has_ended() -> None:
@@ -41,7 +42,7 @@ def test_without_a_home_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch) -> 
         prepare(Arithmetic(train=4, validation=2, test=2), Characters())
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="giving files away needs privileges")
+@pytest.mark.skipif(not IS_ROOT, reason="giving files away needs privileges")
 def test_data_of_another_user_are_not_read(tmp_path: Path) -> None:
     """Prepared data vouch for themselves by hashes that lie beside them, which their owner can write as well."""
     code = """

@@ -35,3 +35,10 @@ LEFT_OUT = {
     "test_structure.py::test_the_instrument_stands_alone": FORKS,
     "test_windows.py": "the calls of Windows one by one, on a system that is not emulated",
 }
+
+POSIX_TESTS = {
+    "formats/test_interrupted_exchange.py": FORKS,
+    "test_reliability.py": FORKS,
+    "train/distributed/test_data_parallel.py": "processes of torchrun, which nobody has tried there",
+}
+"""Those that use POSIX themselves: on an emulated Windows they run, since only partwise sees it."""

@@ -10,6 +10,7 @@ import pytest
 
 from partwise.kernels import build
 from partwise.machine import cache_folder
+from users import IS_ROOT
 
 KERNEL = "cross_entropy"  # the smallest
 
@@ -94,7 +95,7 @@ def test_a_library_that_cannot_be_trusted_is_compiled_again(
     if kind == "open":
         compiled.chmod(0o777)
     elif kind == "another's":
-        if os.geteuid():
+        if not IS_ROOT:
             pytest.skip("giving a file away needs privileges")
         os.chown(compiled, 12345, 12345)
     else:
@@ -136,7 +137,7 @@ def test_the_folder_is_closed_to_others(tmp_path: Path) -> None:
         build.load(KERNEL, tmp_path / "c")
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="giving a folder away needs privileges")
+@pytest.mark.skipif(not IS_ROOT, reason="giving a folder away needs privileges")
 def test_a_folder_of_another_user_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "theirs").mkdir()
     os.chown(tmp_path / "theirs", 12345, 12345)

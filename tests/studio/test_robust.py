@@ -17,6 +17,7 @@ import pytest
 
 from lazy_imports import lazy_module
 from partwise.comparison.ledger.project import project_ledger
+from users import IS_ROOT
 
 lazy_module("uvicorn")
 folders = lazy_module("studio.folders", needs="starlette")
@@ -127,9 +128,7 @@ print(json.dumps({"statuses": found, "line": pathlib.Path(f"/proc/{process}/cmdl
 """
 
 
-@pytest.mark.skipif(
-    not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root may run a program as another user"
-)
+@pytest.mark.skipif(not IS_ROOT, reason="only root may run a program as another user")
 def test_another_user_of_the_machine_gets_nothing(folder: Path) -> None:
     """By the port without the token, and by what the system shows of the process."""
     with served.Served(folder) as studio:

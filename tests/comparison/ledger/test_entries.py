@@ -5,7 +5,6 @@ import hashlib
 import io
 import json
 import math
-import os
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -28,6 +27,7 @@ from partwise.comparison.stats.effect import Effect
 from partwise.comparison.stats.protocol import Claim
 from partwise.config import ConfigError
 from partwise.files import sources_hash
+from users import IS_ROOT
 
 
 def plan_of(*change: str, **settings: Any) -> Plan:
@@ -230,7 +230,7 @@ def test_a_ledger_that_cannot_be_written_costs_one_line(
     assert len(lines) == 1 and str(ledger) in lines[0]
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root writes anywhere")
+@pytest.mark.skipif(IS_ROOT, reason="root writes anywhere")
 def test_a_read_only_folder_costs_one_line(tmp_path: Path, plan: Plan, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "runs").mkdir(mode=0o500)
     assert run(tmp_path / "c", plan, 0.1).warning is not None
