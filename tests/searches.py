@@ -1,6 +1,5 @@
 """A repository with a program that is tried: a shell script that ends within milliseconds, whose noise follows its seed."""
 
-import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from partwise.any_code.open_search import open_search
 from partwise.any_code.search_settings import SearchSettings
 from partwise.comparison.search.answer import Tried
 from partwise.comparison.search.rule import Design
+from repositories import git
 
 TRAIN = """\
 . ./settings.sh
@@ -25,11 +25,6 @@ ENVIRONMENT = {"code": {}, "packages": "", "machine": {"cores": 2}, "variables":
 """In place of the packages of this environment, which take half a second to list."""
 
 METRIC = {"pattern": r"loss (\S+)", "name": "loss", "better": "lower"}
-
-
-def git(*words: str) -> str:
-    identity = ["-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false"]
-    return subprocess.run(["git", *identity, *words], check=True, capture_output=True, text=True).stdout.strip()
 
 
 def make_repository(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:

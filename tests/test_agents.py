@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from partwise.comparison.search.rule import Design
-from searches import git
+from repositories import git
 
 AGENTS = Path(__file__).parents[1] / "examples" / "agents"
 

@@ -12,6 +12,7 @@ import pytest
 from docs_commands import NOT_RUN, ROOT, SMALL, commands, pages
 from events import write_events
 from programs import write_program
+from repositories import git
 
 NUMBERS = "seed,arm,value\n" + "".join(
     f"{seed},baseline,{1.52 + 0.01 * seed}\n{seed},ffn=swiglu,{1.48 + 0.011 * seed}\n" for seed in range(4)
@@ -35,7 +36,6 @@ def make_repository(folder: Path) -> None:
     for name, text in zip(("experiment.yaml", "matched.yaml"), experiments, strict=True):
         (folder / name).write_text(text, encoding="utf-8")
     write_program(folder)
-    git = ["git", "-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false"]
     program = folder / "train.py"
     for words in (
         ["init", "--quiet", "--initial-branch=main"],
@@ -45,7 +45,7 @@ def make_repository(folder: Path) -> None:
         ["commit", "--quiet", "--all", "--message=gain"],
         ["checkout", "--quiet", "main"],
     ):
-        subprocess.run([*git, *words], cwd=folder, check=True, capture_output=True)
+        git(*words, folder=folder)
         if "-b" in words:
             program.write_text(program.read_text().replace("default=0.0)", "default=0.05)", 1))
 

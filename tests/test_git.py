@@ -10,12 +10,7 @@ from partwise.any_code.worktrees import Repository
 from partwise.comparison.ledger import project
 from partwise.config import ConfigError
 from partwise.git import OFFLINE
-
-
-def git(folder: Path, *words: str) -> str:
-    settings = ["-c", "user.name=a", "-c", "user.email=a@b"]
-    done = subprocess.run(["git", "-C", str(folder), *settings, *words], check=True, capture_output=True, text=True)
-    return done.stdout.strip()
+from repositories import git
 
 
 @pytest.fixture
@@ -25,20 +20,20 @@ def hostile(tmp_path: Path) -> Path:
     script.write_text(f"#!/bin/sh\ntouch {tmp_path / 'ran'}\ncat\n")
     script.chmod(0o755)
     folder.mkdir()
-    git(folder, "init", "-q")
+    git("init", "-q", folder=folder)
     (folder / "__init__.py").write_text("1\n")
     (folder / ".gitattributes").write_text("* filter=evil diff=evil\n")
-    git(folder, "add", ".")
-    git(folder, "commit", "-qm", "first")
+    git("add", ".", folder=folder)
+    git("commit", "-qm", "first", folder=folder)
     (folder / "__init__.py").write_text("2\n")
     (folder / "hooks").mkdir()
     (folder / "hooks" / "post-checkout").symlink_to(script)
     for key in ("core.fsmonitor", "filter.evil.clean", "filter.evil.smudge", "filter.evil.process", "core.sshCommand"):
-        git(folder, "config", key, str(script))
+        git("config", key, str(script), folder=folder)
     for key in ("diff.external", "diff.evil.textconv", "diff.evil.command", "core.pager", "gpg.program"):
-        git(folder, "config", key, str(script))
-    git(folder, "config", "core.hooksPath", str(folder / "hooks"))
-    git(folder, "config", "filter.evil.required", "true")
+        git("config", key, str(script), folder=folder)
+    git("config", "core.hooksPath", str(folder / "hooks"), folder=folder)
+    git("config", "filter.evil.required", "true", folder=folder)
     return folder
 
 
@@ -59,12 +54,12 @@ def partial(tmp_path: Path) -> Path:
     """A partial clone that lacks a file of its first commit, and whose remote is a program."""
     folder = tmp_path / "partial clone"
     folder.mkdir()
-    git(folder, "init", "-q")
+    git("init", "-q", folder=folder)
     for content in ("1\n", "2\n"):
         (folder / "train.py").write_text(content)
-        git(folder, "add", ".")
-        git(folder, "commit", "-qm", content)
-    missing = git(folder, "rev-parse", "HEAD~1:train.py")
+        git("add", ".", folder=folder)
+        git("commit", "-qm", content, folder=folder)
+    missing = git("rev-parse", "HEAD~1:train.py", folder=folder)
     (folder / ".git" / "objects" / missing[:2] / missing[2:]).unlink()
     settings = {
         "core.repositoryformatversion": "1",
@@ -73,7 +68,7 @@ def partial(tmp_path: Path) -> Path:
     }
     settings |= {"remote.origin.promisor": "true", "remote.origin.url": f"ext::sh -c touch% {tmp_path / 'ran'}"}
     for key, value in settings.items():
-        git(folder, "config", key, value)
+        git("config", key, value, folder=folder)
     return folder
 
 
@@ -90,7 +85,7 @@ def test_nothing_is_fetched_and_what_is_missing_is_named(
     ):
         repository.add_worktree(tmp_path / "worktree", first, [], None)
     assert repository.difference(first, last) == "" and describe_code(partial, [])["uncommitted"] is None
-    git(partial, "update-ref", "--no-deref", "HEAD", first)  # now the index differs from it
+    git("update-ref", "--no-deref", "HEAD", first, folder=partial)  # now the index differs from it
     assert describe_code(partial, [])["uncommitted"] == "unknown"
     assert project.commit_of(partial) is None  # no package
     assert not (tmp_path / "ran").exists()
@@ -100,7 +95,7 @@ def test_nothing_is_fetched_and_what_is_missing_is_named(
 
 def test_a_work_tree_elsewhere_is_refused(partial: Path, tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
-    git(partial, "config", "core.worktree", str(tmp_path / "elsewhere"))
+    git("config", "core.worktree", str(tmp_path / "elsewhere"), folder=partial)
     with pytest.raises(ConfigError, match="is not in the work tree of its git repository"):
         Repository.around(partial)
 

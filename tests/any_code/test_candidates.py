@@ -8,7 +8,8 @@ import pytest
 
 from partwise.any_code.candidates import check_patch
 from partwise.config import ConfigError
-from searches import answer, commit, git, make_repository, ran, try_, words
+from repositories import git
+from searches import answer, commit, make_repository, ran, try_, words
 
 CHANGE = "@@ -1,2 +1,2 @@\n-GAIN=0\n+GAIN=-200\n FAIL=\n"
 NEW = "--- /dev/null\n+++ b/{0}\n@@ -0,0 +1 @@\n+{1}\n"

@@ -23,6 +23,7 @@ from partwise.comparison.ledger.project import project_ledger
 from partwise.comparison.results import Results
 from partwise.config import ConfigError
 from programs import ARMS, COMMAND, METRIC, PYTHON, comparison, expected, write_program
+from repositories import git
 
 LATE = {"base": {"args": "--sleep=0.3"}, "gain": {"args": "--gain=0.1 --sleep=0.3"}}
 
@@ -201,11 +202,6 @@ def test_a_check_names_the_trial_that_failed_not_one_that_its_failure_stopped(he
         made.run()
 
 
-def git(*words: str) -> str:
-    identity = ["-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false"]
-    return subprocess.run(["git", *identity, *words], check=True, capture_output=True, text=True).stdout
-
-
 @pytest.fixture
 def repository(here: Path) -> Path:
     """The program at two commits; the second gains 0.1, adding noise of its own. Both read a file that git ignores."""
@@ -239,8 +235,8 @@ def test_two_commits_of_a_repository(repository: Path) -> None:
     assert values_of(results, 0) == pytest.approx([expected(seed, 0.0) for seed in range(3)])
     assert values_of(results, 1) == pytest.approx([expected(seed, 0.1) for seed in range(3)])
     assert "+parser.add_argument(" in (repository / "runs/refs/report.md").read_text()
-    assert git("status", "--porcelain") == "?? untracked\n" and len(git("worktree", "list").splitlines()) == 1
-    assert git("rev-parse", "--abbrev-ref", "HEAD") == "main\n"
+    assert git("status", "--porcelain") == "?? untracked" and len(git("worktree", "list").splitlines()) == 1
+    assert git("rev-parse", "--abbrev-ref", "HEAD") == "main"
 
     git("branch", "--force", "better", "main")
     moved = partwise(*REFS, "--command", command, "--name", "refs", "--setup", "echo prepared > prepared.txt")

@@ -1,7 +1,6 @@
 """The value of a trial is what that trial wrote: not the file of the trial before, of the one beside, or a log of all."""
 
 import json
-import subprocess
 import threading
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from partwise.comparison.trials.job import COMMANDS
 from partwise.comparison.trials.stored import StoredTrial, prepare_trial
 from partwise.config import ConfigError
 from programs import PYTHON, comparison, experiment
+from repositories import git
 
 PROGRAM = """\
 import json, random, sys, time
@@ -220,11 +220,6 @@ def test_finished_comparisons_stay_readable_and_are_not_continued(here: Path, mo
     assert Results.from_json(here / "runs/c/results.json").claims == before.claims
     with pytest.raises(ConfigError, match=r"values in runs/c may be those of other trials: choose another --name"):
         comparison(here, options={"seeds": 3}, **changes).run()
-
-
-def git(*words: str) -> None:
-    identity = ["-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false"]
-    subprocess.run(["git", *identity, *words], check=True, capture_output=True)
 
 
 def test_commits_may_write_a_file_in_their_worktree(here: Path) -> None:

