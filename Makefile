@@ -8,7 +8,7 @@ DOCS_STAMP := .venv/.docs-installed
 # without bytecode on disk, every worker and process of the tests compiles every file again
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup setup-locked demo lessons test test-all test-times wheel wheels test-combinations test-inductor test-accelerator test-distributed test-sanitized test-interop test-tokenizers test-statistics test-docs test-notebooks test-mutations test-planted test-tiers test-reliability test-wheel test-lowest test-newest docs generate check check-style check-types check-tests format clean bench bench-long bench-peers accelerator test-spawn test-without-posix test-wheels test-studio
+.PHONY: setup setup-locked demo lessons test test-all test-times wheel wheels test-combinations test-inductor test-accelerator test-distributed test-sanitized test-interop test-tokenizers test-statistics test-docs test-notebooks test-mutations test-planted test-tiers test-reliability test-wheel test-lowest test-newest docs generate check check-style check-types check-tests format clean bench bench-long bench-peers accelerator test-spawn test-without-posix test-wheels test-wine test-studio
 
 setup: $(STAMP)
 
@@ -187,6 +187,12 @@ test-wheels: wheels
 	for wheel in build/wheels-again/dist/*.whl; do cmp $$wheel dist/$${wheel##*/} || exit 1; done
 	build/wheel-builder/bin/python tests/wheels/symbols.py build/wheels
 	PYTHONPATH=tests $(BIN)/python tests/wheels/calls.py build/wheel-builder/bin/python
+
+# the fast tests by Python for Windows, in wine (an hour; apt-get install wine64); WORDS="partwise.exe demo" runs a command there
+test-wine:
+	$(MAKE) wheels PLATFORM=windows-x86_64
+	build/wheel-builder/bin/python -m pip install $(QUIET) uv
+	build/wheel-builder/bin/python tests/wine.py $(WORDS)
 
 QUIET := --quiet --disable-pip-version-check --constraint constraints.txt
 fresh_env = rm -rf $(1) && $(PYTHON) -m venv $(1)

@@ -23,6 +23,7 @@ INTERPRETER = (
 )
 """The package that holds Python 3.11.9 of python.org, whose signature was checked; the archive in it; the folder in that."""
 NUMPY = "numpy==1.26.4"  # later ones call `crealf`, which wine 8 to 10 lack
+FREE = ("numpy==", "pandas==")  # in other versions than elsewhere: those that run with this numpy
 TESTS = ["python.exe", "-m", "pytest", "-p", "no:cacheprovider", "-n", "auto", "--dist", "worksteal", "--tier", "fast"]
 RANDOM = """
 int __stdcall SystemFunction036(void *, unsigned long);
@@ -46,13 +47,13 @@ def windows_path(path: Path) -> str:
     return "Z:" + str(path).replace("/", "\\")
 
 
-def run(words: list[str], folder: Path = ROOT) -> int:
-    """Run a program in wine; its exit status. A pipe is all that it may write to: wine 8 knows no files there."""
+def run(words: list[str], **variables: str) -> int:
+    """Run a program in wine; its exit status. It writes to a pipe: Python there cannot write to a file of this system."""
     programs = f"{windows_path(FOLDER / 'python')};{windows_path(FOLDER / 'python' / 'Scripts')}"
     started = subprocess.Popen(
         [WINE, *words],
-        cwd=folder,
-        env={**environment(PREFIX), "WINEPATH": programs},
+        cwd=ROOT,
+        env={**environment(PREFIX), "WINEPATH": programs, **variables},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -78,9 +79,9 @@ def install_packages() -> None:
     """All that the tests need, in the versions of requirements-dev.txt where wine runs them."""
     versions = (ROOT / ".venv" / "versions.txt").read_text(encoding="utf-8").splitlines()
     torch = (ROOT / "constraints.txt").read_text(encoding="utf-8").strip()
-    held = [line for line in versions if not line.startswith("numpy==")]
+    held = [line for line in versions if not line.startswith(FREE)]
     (FOLDER / "constraints.txt").write_text("\n".join([*held, torch, NUMPY]), encoding="utf-8")
-    platform = ["--python-platform", "x86_64-pc-windows-msvc", "--python-version", "3.11", "--only-binary", ":all:"]
+    platform = ["--python-platform", "x86_64-pc-windows-msvc", "--python-version", "3.11"]
     command = [sys.executable, "-m", "uv", "pip", "install", "--quiet", *platform, "--target", str(SITE)]
     project = ["--requirement", str(ROOT / "pyproject.toml"), "--extra", "dev"]
     subprocess.run([*command, "--constraint", str(FOLDER / "constraints.txt"), *project], check=True)
@@ -109,7 +110,9 @@ def main(*words: str) -> int:
         done.touch()
     (wheel,) = (ROOT / "dist").glob("partwise-*-win_amd64.whl")
     pip = ["python.exe", "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--force-reinstall"]
-    return run([*pip, windows_path(wheel)]) or run(list(words or TESTS))
+    if status := run([*pip, windows_path(wheel)]):
+        return status
+    return run(list(words)) if words else run(TESTS, PYTHONUTF8="1")  # tests read what they wrote in one encoding
 
 
 if __name__ == "__main__":

@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from kernel_builds import FLAGS, RECORDED, ROOT, compile_recorded, difference
+from wine import WINE, environment, require_wine
 
 FOLDER = ROOT / "build" / "calls"
 RUNTIME = "intel-openmp==2026.2.0"
 """Has the library of the name that torch's wheel for Windows has, with the same interface."""
-WINE = shutil.which("wine64") or shutil.which("wine") or "/usr/lib/wine/wine64"
 CROSS = Path("/usr/aarch64-linux-gnu/lib")
 
 
@@ -35,21 +35,19 @@ class System:
 
 
 def windows() -> System:
-    if not Path(WINE).exists():
-        sys.exit("error: wine is missing: apt-get install wine64")
+    require_wine()
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--platform", "win_amd64"]
     subprocess.run([*command, "--only-binary", ":all:", "--dest", str(FOLDER), RUNTIME], check=True)
     library = FOLDER / "libiomp5md.dll"
     with zipfile.ZipFile(next(FOLDER.glob("intel_openmp-*.whl"))) as archive:
         name = next(name for name in archive.namelist() if name.endswith("/libiomp5md.dll"))
         library.write_bytes(archive.read(name))
-    # wine lacks the calls by which the runtime asks for nodes of memory
-    environment = {"WINEPREFIX": str(FOLDER / "wine"), "WINEDEBUG": "-all", "KMP_AFFINITY": "disabled"}
     adapter = ROOT / "build" / "wheels" / "windows-x86_64" / "openmp.dll"
     listed = Path("/proc/cpuinfo").read_text(encoding="utf-8")
     needs = {"avx2": " avx2", "avx512": " avx512vl", "avx512_bf16": " avx512_bf16"}
     variants = [name for name, flag in needs.items() if flag in listed]
-    return System(".dll", ["x86_64-windows-gnu"], [WINE], [str(library), str(adapter)], variants, environment)
+    runtime, variables = [str(library), str(adapter)], environment(FOLDER / "wine")
+    return System(".dll", ["x86_64-windows-gnu"], [WINE], runtime, variants, variables)
 
 
 def aarch64() -> System:
