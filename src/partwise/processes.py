@@ -161,11 +161,20 @@ if sys.platform != "win32":
             os.killpg(group, number)
 
 
-def kill_session(process: "asyncio.subprocess.Process") -> None:
-    """End a process that was started with OWN_SESSION and still runs; on POSIX with all that it has started."""
-    if process.returncode is not None:
-        return
-    if sys.platform == "win32":
-        process.kill()
-    else:
-        signal_group(process.pid, signal.SIGKILL)
+class AsyncGroup:
+    """A process of asyncio that was started with OWN_SESSION, with all that it starts: on Windows, from now on, a job."""
+
+    def __init__(self, process: "asyncio.subprocess.Process") -> None:
+        self.process = process
+        if sys.platform == "win32":
+            self.job = windows.Job()
+            self.job.add(process.pid)
+
+    def kill(self) -> None:
+        """End it if it still runs, and with it what it has started."""
+        if sys.platform == "win32":
+            self.job.end()
+            with suppress(ProcessLookupError):
+                self.process.kill()
+        elif self.process.returncode is None:
+            signal_group(self.process.pid, signal.SIGKILL)

@@ -14,7 +14,7 @@ from partwise.config import ConfigError
 from partwise.config.reading import open_to_read
 from partwise.drafts import write_output
 from partwise.files import open_file, private_folder, refuse_links
-from partwise.processes import OWN_SESSION, kill_session, send
+from partwise.processes import OWN_SESSION, AsyncGroup, send
 from partwise.run_names import explain_write_errors
 
 NOTES = Path("runs") / ".studio"
@@ -112,13 +112,14 @@ class Processes:
             stderr=asyncio.subprocess.PIPE,
             **OWN_SESSION,
         )
+        group = AsyncGroup(process)
         try:
             async with asyncio.timeout(seconds):
                 out, err = await process.communicate()
         except TimeoutError:
             raise ConfigError(f"partwise {words[0]} took longer than {seconds:.0f} seconds") from None
         finally:
-            kill_session(process)
+            group.kill()
         if process.returncode not in answers or not out:
             raise ConfigError(last_error(words, err))
         return out
@@ -139,7 +140,8 @@ class Processes:
                 limit=MAX_LINE,
                 **OWN_SESSION,
             )
-            timer = asyncio.get_running_loop().call_later(seconds, kill_session, process)
+            group = AsyncGroup(process)
+            timer = asyncio.get_running_loop().call_later(seconds, group.kill)
             try:
                 assert process.stdout
                 async for line in process.stdout:
@@ -148,7 +150,7 @@ class Processes:
                 status = await process.wait()
             finally:
                 timer.cancel()
-                kill_session(process)
+                group.kill()
             if status:
                 errors.seek(0)
                 raise ConfigError(last_error(words, errors.read(MAX_LOG)))

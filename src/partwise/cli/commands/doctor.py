@@ -1,6 +1,7 @@
 """`doctor`: this machine's capabilities, what is missing, and the backends that each preset uses."""
 
 import math
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from functools import reduce
@@ -174,7 +175,9 @@ def missing() -> Iterator[str]:
     try:
         build.find_compiler()
     except build.BuildError as error:
-        yield f"{error}: install one for faster training on the CPU (Debian: g++; macOS: xcode-select --install)"
+        one = "install one for faster training on the CPU (Debian: g++; macOS: xcode-select --install)"
+        wheel = "install the wheel for Windows, which has the kernels, for faster training on the CPU"
+        yield f"{error}: {wheel if sys.platform == 'win32' else one}"
     else:
         yield "the C++ kernels, which failed to compile (see above): falling back to torch"
 
