@@ -21,7 +21,7 @@ MLPInputs = tuple[Tensor, Tensor, Tensor | None, Tensor, Tensor | None]
 
 def require_kernels() -> None:
     if not kernels_available():
-        pytest.skip("no C++ compiler")
+        pytest.skip("no kernels")
 
 
 @contextmanager

@@ -197,7 +197,7 @@ def test_a_check_names_the_trial_that_failed_not_one_that_its_failure_stopped(he
     program = "import sys, time; time.sleep(60 * ('0-once' in sys.argv[1])); sys.exit('no data')"
     command = f"{PYTHON} -c {shlex.quote(program)} {{folder}} {{seed}} {{args}}"
     made = comparison(here, command=command, check="--short", options={"workers": 2})
-    message = r"the check of \S+ failed: exit status 1: no data; its output is in runs/c/check/[12]"
+    message = r"the check of \S+ failed: exit status 1: no data; its output is in runs.c.check.[12]"
     with pytest.raises(ConfigError, match=message):
         made.run()
 

@@ -113,8 +113,9 @@ def test_failures_of_the_machine(tmp_path: Path, text: str, machine: bool) -> No
 
 
 def test_retries_keep_every_output(tmp_path: Path) -> None:
+    tries = f"{tmp_path.as_posix()}/tries"
     text = (
-        f'import os; n = len(os.listdir("{tmp_path}/tries")); open(f"{tmp_path}/tries/{{{{n}}}}", "w"); print(n); '
+        f'import os; n = len(os.listdir("{tries}")); open(f"{tries}/{{{{n}}}}", "w"); print(n); '
         'n == 2 and print("val loss 1.5"); raise SystemExit(n != 2)'
     )
     (tmp_path / "tries").mkdir()

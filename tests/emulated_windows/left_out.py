@@ -37,6 +37,8 @@ LEFT_OUT = {
 }
 
 POSIX_TESTS = {
+    "any_code/test_function_comparison.py::test_a_deleted_working_folder_is_one_line": "a folder that is in use",
+    "kernels/test_build.py::test_a_slow_compiler_is_stopped": "a script of sh as a program",
     "formats/test_interrupted_exchange.py": FORKS,
     "test_reliability.py": FORKS,
     "train/distributed/test_data_parallel.py": "processes of torchrun, which nobody has tried there",

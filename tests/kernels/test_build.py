@@ -15,7 +15,7 @@ from users import IS_ROOT
 KERNEL = "cross_entropy"  # the smallest
 
 
-@pytest.mark.usefixtures("kernels")
+@pytest.mark.usefixtures("compiler")
 def test_a_kernel_is_compiled_once(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     build.load(KERNEL, tmp_path / "a")
     assert capfd.readouterr().err == f"compiling {KERNEL}.cpp (only once)\n"
@@ -26,7 +26,7 @@ def test_a_kernel_is_compiled_once(tmp_path: Path, capfd: pytest.CaptureFixture[
     assert [compiled] == list((tmp_path / "a").iterdir())
 
 
-@pytest.mark.usefixtures("kernels")
+@pytest.mark.usefixtures("compiler")
 def test_another_cpu_or_other_flags_compile_another_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     build.load(KERNEL, tmp_path)
     monkeypatch.setattr(build, "cpu_features", lambda: ["another CPU"])
@@ -38,7 +38,7 @@ def test_another_cpu_or_other_flags_compile_another_file(tmp_path: Path, monkeyp
     assert len(list(tmp_path.iterdir())) == 3
 
 
-@pytest.mark.usefixtures("kernels")
+@pytest.mark.usefixtures("compiler")
 def test_two_processes_may_compile_at_the_same_time(tmp_path: Path) -> None:
     code = (
         f"from pathlib import Path; from partwise.kernels import build; build.load({KERNEL!r}, Path({str(tmp_path)!r}))"
@@ -48,7 +48,7 @@ def test_two_processes_may_compile_at_the_same_time(tmp_path: Path) -> None:
     assert [path.suffix for path in tmp_path.iterdir()] == [".so"]
 
 
-@pytest.mark.usefixtures("kernels")
+@pytest.mark.usefixtures("compiler")
 @pytest.mark.parametrize(
     ("compiler", "reason"),
     [
@@ -83,7 +83,7 @@ def damage(path: Path, kind: str) -> None:
     path.write_bytes(content)
 
 
-@pytest.mark.usefixtures("kernels")
+@pytest.mark.usefixtures("compiler")
 @pytest.mark.parametrize("kind", ["cut in half", "zeroed", "empty", "one bit", "the last byte", "another's", "open"])
 def test_a_library_that_cannot_be_trusted_is_compiled_again(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
@@ -124,7 +124,7 @@ def test_a_library_is_found_while_it_has_the_content_of_its_name(tmp_path: Path)
     assert not path.exists()
 
 
-@pytest.mark.usefixtures("kernels")
+@pytest.mark.usefixtures("compiler")
 def test_the_folder_is_closed_to_others(tmp_path: Path) -> None:
     (tmp_path / "open").mkdir(mode=0o777)
     (tmp_path / "open").chmod(0o777)
@@ -149,7 +149,7 @@ def test_a_folder_of_another_user_is_not_used(tmp_path: Path, monkeypatch: pytes
     assert cache_folder("kernels") == tmp_path / "kernels"
 
 
-@pytest.mark.usefixtures("kernels")
+@pytest.mark.usefixtures("compiler")
 def test_flags_in_cxx_compile_another_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for flags in ("", " -DNOTHING"):
         monkeypatch.setenv("CXX", f"c++{flags}")

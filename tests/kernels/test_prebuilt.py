@@ -18,7 +18,7 @@ FLAGS = {1: ("avx2", "fma", "f16c", "bmi1", "bmi2"), 2: ("avx512f", "avx512bw", 
 FLAGS |= {3: ("avx512_bf16",), 4: ("amx_tile", "amx_bf16")}
 KERNEL = "cross_entropy"
 
-pytestmark = pytest.mark.usefixtures("kernels")
+pytestmark = pytest.mark.usefixtures("compiler")
 
 
 @pytest.fixture
