@@ -3,6 +3,7 @@
 import inspect
 import io
 import os
+import shlex
 import subprocess
 import sys
 import time
@@ -202,3 +203,18 @@ def test_a_verdict_breaks_no_word_and_no_interval(monkeypatch: pytest.MonkeyPatc
     head, *rows = tables(verdicts.effects, verdicts.values)[0]
     for row in rows:
         assert any(row[head.index("interval")] in line for line in lines)
+
+
+def test_a_long_command_is_broken_between_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A terminal would break it in the middle of a word. A file gets one line."""
+    command = (
+        "partwise compare mingpt positions=none --data shakespeare --common d_model=64 --common n_layers=2 --seeds 7"
+    )
+    for is_terminal in (True, False):
+        screen = io.StringIO()
+        monkeypatch.setattr(terminal, "console", Console(file=screen, force_terminal=is_terminal, width=60))
+        terminal.print_command(command)
+        lines = Text.from_ansi(screen.getvalue()).plain.splitlines()
+        broken = is_terminal and os.name != "nt"
+        assert shlex.split("\n".join(lines).replace("\\\n", "")) == command.split()
+        assert len(lines) == (2 if broken else 1) and (max(map(len, lines)) <= 60) == broken

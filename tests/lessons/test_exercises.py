@@ -28,6 +28,7 @@ RIGHT = {
     11: [
         "positions=rope_ntk positions.factor=4",
         "positions=rope_yarn positions.factor=4.0 positions.original_context_length=128",
+        "positions=rope_llama3 positions.factor=4 positions.original_context_length=128",
     ],
     12: [str(EXAMPLES / "your_own_part.py")],
 }
@@ -42,6 +43,8 @@ WRONG = {
         "train.steps=2000 2.3 bits": "1.594 nats",
         "train.steps=2000 0.9": "training batch",
         "train.steps=2000 1.83": "not below the 4-gram's 1.719",
+        "train.step=2000 1.7": "did you mean 'steps'",
+        "d_model=65 1.7": "n_heads",
     },
     2: {
         "3": "Student's t",
@@ -127,12 +130,13 @@ WRONG = {
     11: {
         "positions=rope_linear positions.factor=4": "tell neighbors apart",
         "positions.theta=40000": "idea of rope_ntk",
-        "positions=alibi": "Two parts",
+        "positions=alibi": "Three parts",
         "positions=rope_ntk": "by how much",
         "positions=rope_ntk positions.factor=512": "ratio",
         "positions=rope_ntk positions.factor=0.25": "inverse",
         "positions=rope_ntk positions.factor=3": "512 is not 3 times 128",
         "positions=rope_yarn positions.factor=4": "asks for",
+        "positions=rope_llama3 positions.factor=4": "asks for",
         "positions=rope_yarn positions.factor=4 positions.original_context_length=512": "length of training, 128",
         "yarn": "yarn",
     },

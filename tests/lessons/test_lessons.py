@@ -21,7 +21,7 @@ from partwise.comparison.ledger.project import project_ledger
 from partwise.config import ConfigError
 from partwise.lessons.answers import ALPHA, answer_file, expected, find_value, judge, per_seed, read_answer
 from partwise.lessons.exercises import FOUR_GRAM
-from partwise.lessons.findings import draw_picture, picture_table
+from partwise.lessons.findings import answer_table, draw_picture, picture_table
 from partwise.lessons.lesson import (
     CHOOSING,
     LISTING,
@@ -33,6 +33,7 @@ from partwise.lessons.lesson import (
     listing,
     with_listings,
 )
+from partwise.lessons.progress import write_progress
 from whole_figures import check_figure
 
 if TYPE_CHECKING:
@@ -151,7 +152,7 @@ def test_numbers_have_a_screen_of_their_own(
     assert (
         problem.index("Attention compares")
         < problem.index("ENTER")
-        < problem.index("The figure, as a table:\nloss after")
+        < problem.index("The figure, as a table, from 40 stored seeds:\nloss after")
     )
     assert answer.index("loss after steps") < answer.index("ENTER") < answer.index("At 200 steps, the model")
     assert all(each.rstrip().endswith("ENTER") for each in shown.values())
@@ -180,9 +181,38 @@ def test_one_enter_leaves_the_prediction(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(reader, "interactive", True)
     monkeypatch.setattr(lesson_command.console, "input", lambda prompt, **_: pressed.append(prompt) or "-1,1")
     reader.show("Your prediction")
-    assert len(pressed) == 1 and "from low to high" in pressed[0]
+    assert len(pressed) == 1 and "as LOW,HIGH" in pressed[0]
     reader.show("Your prediction")
     assert len(pressed) == 2 and "Enter continues" in pressed[1]
+
+
+@pytest.mark.parametrize(("typed", "prediction"), [(["", "-1,1"], Prediction(-1, 1)), (["", ""], None)])
+def test_an_enter_too_many_loses_no_prediction(
+    typed: list[str], prediction: Prediction | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Enter has continued on each screen before: only a second one predicts nothing."""
+    monkeypatch.chdir(tmp_path)
+    reader = lesson_command.Reader(LESSONS[7], None, True, False, 0)
+    answers = iter(typed)
+    monkeypatch.setattr(reader, "interactive", True)
+    monkeypatch.setattr(lesson_command.console, "input", lambda prompt, **_: next(answers))
+    reader.show("Your prediction")
+    assert reader.prediction == prediction and next(answers, "all were asked for") == "all were asked for"
+
+
+def test_the_list_of_lessons_names_the_next_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for done in (0, 1, 2):
+        assert f"next: partwise lesson {done + 1};" in CliRunner().invoke(app, ["lesson"]).output
+        write_progress(done + 1, "done")
+
+
+def test_a_value_without_its_table_says_what_it_is() -> None:
+    """Rows of lesson 11 are kinds of positions: the heading, the prediction and the error name the difference."""
+    columns = next(answer_table(read_answer(LESSONS[11]), None))
+    assert columns[0] == "loss at 512 minus loss at 128 (nats per character)"
+    assert LESSONS[11].asked_text == "loss at 512 minus loss at 128, RoPE"
+    assert next(answer_table(read_answer(LESSONS[9]), None))[0] == "quantity"  # KiB, digits and nats
 
 
 def test_the_answer_of_other_seeds_lies_in_the_prediction_interval() -> None:
@@ -309,7 +339,7 @@ def test_a_prediction_is_in_the_ledger_before_the_first_run(
     assert (
         kinds[0] == "prediction" and kinds[-1] == "predicted result" and kinds.count("started") == len(lesson.head.runs)
     )
-    assert "1 of your 1 prediction held" in result.output
+    assert "predictions that held: 1 of 1" in result.output
     before = {path: path.stat().st_mtime_ns for path in Path("runs").rglob("result.json")}
     again = CliRunner().invoke(app, ["lesson", str(number), "--no-predict"])
     assert again.exit_code == 0 and "in the ledger: -9 to 9" in again.output

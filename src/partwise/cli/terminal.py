@@ -5,6 +5,7 @@ import io
 import json
 import locale
 import os
+import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -125,6 +126,18 @@ def print_error(message: object) -> None:
     shown = Text("\n".join(lines))
     shown.stylize("bold red", 0, len("error:"))
     stderr_console.print(shown, soft_wrap=True)
+
+
+def print_command(command: str) -> None:
+    """Print a long command to copy. A terminal shows it broken before options, as a POSIX shell continues a line."""
+    pieces = re.split(r" (?=--)", command)
+    lines = [pieces[0]]
+    for piece in pieces[1:]:
+        if not console.is_terminal or os.name == "nt" or len(f"{lines[-1]} {piece} \\") < console.width:
+            lines[-1] += f" {piece}"
+        else:
+            lines.append(f"  {piece}")
+    console.print(" \\\n".join(lines), markup=False, soft_wrap=True, style="cyan")
 
 
 BOLD = "\x1b[1m", "\x1b[22m"

@@ -139,7 +139,7 @@ class Comparison:
             self.judged = read_finished(self.path, self.fixed(), data)
             return self.judged
         self.make_folder()
-        lock = FolderLock(self.path)
+        lock = FolderLock(self.path, option="--first-seed" if "lesson" in self.origin else "--name")
         try:
             remove_drafts(self.path, of_trials=self.on == "local")
             self.workload.store_parts(self.plan, self.path)

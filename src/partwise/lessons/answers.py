@@ -120,6 +120,11 @@ class StoredAnswer:
     measured: Measured
     machine: str
 
+    @property
+    def seeds(self) -> int:
+        """The number of stored seeds."""
+        return self.expected(self.lesson.asked).seeds
+
     def expected(self, quantity: Quantity) -> Expected:
         return expected(quantity, self.measured, self.lesson.head.runs[quantity.run].seeds)
 

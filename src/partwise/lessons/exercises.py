@@ -9,8 +9,10 @@ from partwise.comparison.stats.power import paired_t_power
 from partwise.config import ConfigError
 from partwise.config.overrides import parse_overrides
 from partwise.lessons.failing_rates import check_failing_rates
+from partwise.lessons.lesson import find_lesson
 from partwise.lessons.mistakes import read_number, recognize
 from partwise.lessons.own_part import check_own_part
+from partwise.torch_extra import has_torch
 
 Check = Callable[[str], str | None]
 """An answer -> None if it is right, else what is wrong with it."""
@@ -25,9 +27,10 @@ NOT_ITS_OWN = {
 
 
 def check_four_gram(text: str) -> str | None:
-    words = text.replace(",", " ").split()
+    words = re.sub(r"[,;:](?=\s|$)|,", " ", text).split()
+    given = [word for word in words if "=" in word]
     try:
-        overrides = parse_overrides(word for word in words if "=" in word)
+        overrides = parse_overrides(given)
     except ConfigError as error:
         return str(error)
     loss = read_number(" ".join(word for word in words if "=" not in word))
@@ -36,6 +39,8 @@ def check_four_gram(text: str) -> str | None:
             return f"{'.'.join(path)} {NOT_ITS_OWN[path[0]]}."
     if not 1 <= len(overrides) <= 3:
         return f"You give {len(overrides)} overrides: give one to three, such as train.steps=2000, and the loss."
+    if invalid := find_invalid(1, given):
+        return invalid
     if loss is None:
         return "Add the validation loss that you got, such as 1.83."
     if "bit" in text.lower():
@@ -46,6 +51,20 @@ def check_four_gram(text: str) -> str | None:
         return (
             f"{loss:g} is not below the 4-gram's {FOUR_GRAM:.3f}. Most models of this size still gain from more steps."
         )
+    return None
+
+
+def find_invalid(number: int, overrides: list[str]) -> str | None:
+    """Why a lesson's model cannot have these overrides, such as an option that does not exist; None without torch."""
+    if not has_torch():
+        return None
+    from partwise.train.config import run_config
+
+    request = find_lesson(number).head.runs["main"]
+    try:
+        run_config(request.preset, *overrides, data=request.data, common=request.common)
+    except ConfigError as error:
+        return str(error)
     return None
 
 
@@ -196,6 +215,8 @@ CACHE_FACTORS = {
     8.0: "eight times too large: these are bits",
     1 / 1000: "a thousandth: give bytes, not kB",
     1 / 1024: "a 1,024th: give bytes, not KiB",
+    1 / 1000**2: "a millionth: give bytes, not MB",
+    1 / 1024**2: "a 1,048,576th: give bytes, not MiB",
     2.0: "twice too large: a float32 number has 4 bytes, not 8",
 }
 
@@ -227,6 +248,9 @@ def check_confounded(text: str) -> str | None:
     )
 
 
+LONGER = ("rope_ntk", "rope_yarn", "rope_llama3")
+
+
 def check_longer(text: str) -> str | None:
     try:
         settings = {".".join(path): value for path, value in parse_overrides(text.split())}
@@ -237,8 +261,8 @@ def check_longer(text: str) -> str | None:
         return "A larger theta is the idea of rope_ntk, whose factor computes it: theta factor^(E/(E-2))."
     if kind == "rope_linear":
         return "rope_linear slows all pairs alike. The fast ones tell neighbors apart: keep their speed."
-    if kind not in ("rope_ntk", "rope_yarn"):
-        return "Two parts slow the pairs of RoPE that did not complete a turn in training: rope_ntk and rope_yarn."
+    if kind not in LONGER:
+        return f"Three parts slow the slow pairs of RoPE and spare the fast ones: {', '.join(LONGER)}."
     if not isinstance(factor, int | float):
         return "Say by how much: positions.factor."
     if factor in (128, 512):
@@ -248,11 +272,13 @@ def check_longer(text: str) -> str | None:
     if factor != 4:
         return f"512 is not {factor:g} times 128."
     original = settings.get("positions.original_context_length")
-    if kind == "rope_yarn" and original is None:
+    if kind == "rope_ntk":
+        return None
+    if original is None:
         return (
-            "rope_yarn asks for positions.original_context_length: the length of training decides which pairs it slows."
+            f"{kind} asks for positions.original_context_length: the length of training decides which pairs it slows."
         )
-    if kind == "rope_yarn" and original != 128:
+    if original != 128:
         return f"positions.original_context_length is the length of training, 128, not {original}."
     return None
 

@@ -206,8 +206,10 @@ def draw_bars(axes: "Axes", answer: StoredAnswer, before: bool) -> None:
 
 def answer_table(answer: StoredAnswer, measured: Measured | None) -> Iterator[list[str]]:
     """A head and one row per quantity: yours if it is measured, that of the stored seeds, and where others' lie."""
-    seeds = answer.expected(answer.lesson.asked).seeds
-    yield ["quantity", *(["yours"] if measured else []), f"{seeds} seeds", "99.9% of readers"]
+    units = {each.unit for each in answer.lesson.head.quantities.values()}
+    unit = f" ({units.pop()})" if len(units) == 1 else ""
+    what = (answer.lesson.head.values or "quantity") + unit
+    yield [what, *(["yours"] if measured else []), f"{answer.seeds} seeds", "99.9% of readers"]
     for each in answer.lesson.head.quantities.values():
         found = answer.expected(each)
         exact = found.low == found.high

@@ -76,6 +76,9 @@ class Head(Config):
         default_factory=dict, description="Losses that a figure of curves has as horizontal lines, by name."
     )
     real: list[str] = Field(default_factory=list, description="The arms of a search that change something.")
+    values: str = Field(
+        "", description="What all rows of the table of values are, if their names do not say it, such as a difference."
+    )
     problem: list[str] = Field(
         description="What the first figure shows of it, which must not tell the predicted quantity."
     )
@@ -115,6 +118,11 @@ class Lesson:
     def asked(self) -> Quantity:
         """The quantity that the reader predicts."""
         return self.head.quantities[self.head.predict]
+
+    @property
+    def asked_text(self) -> str:
+        """What the reader predicts, without the table around it."""
+        return f"{self.head.values}, {self.asked.text}" if self.head.values else self.asked.text
 
     @property
     def seeds(self) -> int:

@@ -41,9 +41,8 @@ def markdown_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Ite
 
 
 def how_to_read(answer: StoredAnswer) -> str:
-    seeds = answer.expected(answer.lesson.asked).seeds
     return (
-        f"Of {seeds} seeds, in {answer.precision} on {answer.machine}. The last column has the values of 999 of 1,000 "
+        f"Of {answer.seeds} seeds, in {answer.precision} on {answer.machine}. The last column has the values of 999 of 1,000 "
         f"readers, each with {answer.lesson.seeds} seeds of their own."
     )
 

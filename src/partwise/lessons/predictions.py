@@ -15,7 +15,7 @@ def record_prediction(lesson: Lesson, folder: str, prediction: Prediction) -> Pr
     def content(records: Sequence[ChainEntry]) -> dict[str, Any] | None:
         if stored_prediction(records, folder):
             return None
-        quantity = {"quantity": lesson.head.predict, "text": lesson.asked.text, "unit": lesson.asked.unit}
+        quantity = {"quantity": lesson.head.predict, "text": lesson.asked_text, "unit": lesson.asked.unit}
         place = {"lesson": lesson.number, "folder": folder, **quantity}
         return {"kind": PREDICTED, **place, "low": prediction.low, "high": prediction.high}
 

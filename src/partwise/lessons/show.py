@@ -16,7 +16,6 @@ from partwise.lessons.predictions import (
     record_prediction,
     share_inside,
 )
-from partwise.messages import quantity
 from partwise.plots.text_table import TextTable
 
 
@@ -45,7 +44,7 @@ def print_answer(stored: StoredAnswer, measured: Measured | None, pause: Callabl
     """
     picture = stored.lesson.head.picture
     if picture in ("curves", "search"):  # of others, the table of values has all
-        console.print(picture_table(stored, before=False))
+        print_picture(stored, before=False)
     if picture == "search":
         pause()
     columns, *rows = answer_table(stored, measured)
@@ -56,6 +55,12 @@ def print_answer(stored: StoredAnswer, measured: Measured | None, pause: Callabl
         pause()
     for line in claims_lines(stored.lesson):
         console.print(line, markup=False)
+
+
+def print_picture(stored: StoredAnswer, before: bool) -> None:
+    """The figure of the problem, `before` the prediction, or that of the answer."""
+    console.print(f"The figure, as a table, from {stored.seeds} stored seeds:", markup=False)
+    console.print(picture_table(stored, before))
 
 
 def print_prediction(lesson: Lesson, folder: str, measured: Measured) -> None:
@@ -76,7 +81,7 @@ def print_share() -> None:
     """How many of the ledger's predictions held."""
     inside, answered = share_inside()
     if answered:
-        console.print(f"{inside} of your {quantity(answered, 'prediction')} held", markup=False)
+        console.print(f"predictions that held: {inside} of {answered}", markup=False)
 
 
 def check(number: int, text: Any) -> None:

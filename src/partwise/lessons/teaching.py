@@ -26,8 +26,8 @@ class Note:
 NOTES = {
     1: Note(
         "A loss needs a scale: that of n-gram models on the same text.",
-        "train.steps=2000 1.70",
-        "Ten times as many steps, or a wider model, are enough; the loss has to be that of the validation text.",
+        "d_model=128 train.steps=3000 positions=rope 1.702",
+        "Twice the width, RoPE and six times as many steps, about two minutes; the loss is that of the validation text.",
         ("train.steps=2000 1.83", "train.steps=2000 2.3 bits", "train.steps=2000 0.9", "tokenizer=bpe 1.5"),
     ),
     2: Note(
@@ -88,7 +88,7 @@ NOTES = {
     11: Note(
         "Longer texts than those of training are another task, which relative positions alone do not solve.",
         "positions=rope_ntk positions.factor=4",
-        "512 is four times 128; rope_yarn with positions.original_context_length=128 is right as well.",
+        "512 is four times 128; rope_yarn and rope_llama3 with positions.original_context_length=128 are right as well.",
         (
             "positions=rope_linear positions.factor=4",
             "positions=rope_ntk positions.factor=512",

@@ -63,7 +63,7 @@ class Lessons:
             "question": lesson.head.question,
             "minutes": lesson.head.minutes,
             "needs": lesson.head.needs,
-            "asked": lesson.asked.text,
+            "asked": lesson.asked_text,
             "unit": lesson.asked.unit,
             "sections": [{"title": each, "blocks": list(blocks(lesson, each))} for each in BEFORE + AFTER * ended],
             "figure": figure(number, before=True) if lesson.head.problem else None,

@@ -10,17 +10,17 @@ from typing import Any
 import typer
 from rich.markdown import Markdown
 
-from partwise.cli.terminal import console, format_duration, only_json, print_json, table
+from partwise.cli.terminal import console, format_duration, only_json, print_command, print_json, table
 from partwise.comparison.ledger.predictions import Prediction
 from partwise.comparison.plan_file import PLAN_FILE
 from partwise.config import ConfigError
 from partwise.lessons.answers import Measured, find_value, read_answer
 from partwise.lessons.exercises import CHECKS
-from partwise.lessons.findings import answer_table, claims_lines, picture_table, verdict_lines
+from partwise.lessons.findings import answer_table, claims_lines, verdict_lines
 from partwise.lessons.lesson import PICTURE, SECTIONS, Lesson, all_lessons, find_lesson, with_listings
 from partwise.lessons.predictions import find_prediction, record_prediction
 from partwise.lessons.progress import read_progress, write_progress
-from partwise.lessons.show import print_answer, print_outcome, print_prediction, print_share
+from partwise.lessons.show import print_answer, print_outcome, print_picture, print_prediction, print_share
 from partwise.lessons.slides import slides
 from partwise.messages import quantity
 from partwise.plots.layout import write_text
@@ -67,7 +67,8 @@ def list_lessons(as_json: bool = False) -> None:
             rows,
         )
     )
-    console.print("partwise lesson 2 starts or continues one; with --stored it trains nothing", markup=False)
+    if following := next((number for number in all_lessons() if reached.get(str(number)) != "done"), None):
+        console.print(f"next: partwise lesson {following}; with --stored it trains nothing", markup=False)
     print_share()
 
 
@@ -130,7 +131,7 @@ class Reader:
         if needed and find_prediction(self.folder) is None:
             raise ConfigError(
                 f"lesson {self.lesson.number} asks for a prediction, and there is no terminal to ask: add --predict LOW,HIGH "
-                f"for {self.lesson.asked.text} ({self.lesson.asked.unit}), or --no-predict"
+                f"for {self.lesson.asked_text} ({self.lesson.asked.unit}), or --no-predict"
             )
 
     def read(self, start: str) -> None:
@@ -157,8 +158,7 @@ class Reader:
                 if self.lesson.head.problem:
                     self.go_on()
                     console.print()
-                    console.print("The figure, as a table:", markup=False)
-                    console.print(picture_table(read_answer(self.lesson), before=True))
+                    print_picture(read_answer(self.lesson), before=True)
             case "Your prediction":
                 if self.predict():  # the reader has just pressed Enter
                     return
@@ -207,9 +207,9 @@ class Reader:
             return False
         asks = self.prediction is None and self.asks and self.interactive
         while asks and self.prediction is None:
-            text = console.input(
-                f"{asked.text} ({asked.unit}), from low to high; Enter predicts nothing: ", markup=False
-            )
+            text = console.input(f"{self.lesson.asked_text} ({asked.unit}), as LOW,HIGH: ", markup=False)
+            if not text.strip():  # perhaps the Enter that a reader is used to press
+                text = console.input("LOW,HIGH, or Enter once more for no prediction: ", markup=False)
             if not text.strip():
                 return True
             try:
@@ -231,7 +231,7 @@ class Reader:
         check_first_seed(self.first_seed, self.lesson.seeds)
         run = LessonRun.plan(self.lesson, self.first_seed)
         for comparison in run.comparisons.values():
-            console.print(comparison.command, markup=False, soft_wrap=True, style="cyan")
+            print_command(comparison.command)
         minutes = run.minutes_left
         console.print(f"this machine needs about {format_duration(60 * minutes)}", markup=False)
         if self.interactive and minutes > PATIENCE:
@@ -268,7 +268,7 @@ class Reader:
         return {
             "lesson": lesson.number,
             "title": lesson.head.title,
-            "asked": lesson.asked.text,
+            "asked": lesson.asked_text,
             "unit": lesson.asked.unit,
             "prediction": {"low": prediction.low, "high": prediction.high} if prediction else None,
             "value": value,
