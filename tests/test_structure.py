@@ -18,6 +18,7 @@ LAYERS = [
     "version",
     "openmp",
     "messages",
+    "wrapping",
     "console",
     "web_guard",
     "config",

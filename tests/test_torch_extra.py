@@ -44,4 +44,4 @@ def test_other_missing_modules_are_not_explained() -> None:
     error = ModuleNotFoundError("No module named 'mine'", name="mine")
     assert explained(error, "this command") is error
     missing = explained(ModuleNotFoundError("No module named 'tokenizers'", name="tokenizers"), "this command")
-    assert str(missing) == "this command needs tokenizers: pip install 'partwise[torch]'"
+    assert str(missing) == "this command needs tokenizers: `pip install 'partwise[torch]'`"

@@ -104,7 +104,7 @@ def check_instrument() -> None:
 
 def check_missing(message: str, what: str) -> None:
     """One line names what is missing, the extra, and the index of torch's builds for CPUs."""
-    assert message.startswith(f"{what} needs torch: pip install 'partwise[torch]'"), message
+    assert message.startswith(f"{what} needs torch: `pip install 'partwise[torch]'`"), message
     assert len(message.splitlines()) == 1 and "https://download.pytorch.org/whl/cpu" in message, message
 
 

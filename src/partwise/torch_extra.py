@@ -15,7 +15,7 @@ class MissingTorchError(ConfigError, ImportError):
 
     def __init__(self, what: str, package: str = "torch") -> None:
         for_cpus = FOR_CPUS if package == "torch" else ""
-        super().__init__(f"{what} needs {package}: pip install 'partwise[torch]'{for_cpus}")
+        super().__init__(f"{what} needs {package}: `pip install 'partwise[torch]'`{for_cpus}")
 
 
 def explained(error: Exception, what: str) -> Exception:

@@ -48,7 +48,7 @@ def write_task(folder: Path, text: str = TASK, name: str = "letters") -> None:
 def test_without_lm_eval_the_comparison_is_refused_in_one_line(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("lm_eval", "lm_eval.tasks"):
         monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(ConfigError, match=r"^metric=task:arithmetic needs lm_eval: pip install 'partwise\[eval\]'$"):
+    with pytest.raises(ConfigError, match=r"^metric=task:arithmetic needs lm_eval: `pip install 'partwise\[eval\]'`$"):
         compare("task:arithmetic", *ARITHMETIC, data="arithmetic")
 
 

@@ -172,7 +172,7 @@ def test_a_release_without_the_family_is_named(
 
     monkeypatch.delitem(configuration_auto.CONFIG_MAPPING_NAMES, "llama")
     assert status_of(EXPORT) == 0
-    assert "has no Llama models: pip install --upgrade transformers" in capsys.readouterr().out
+    assert "has no Llama models: `pip install --upgrade transformers`" in capsys.readouterr().out
     assert json.loads(Path("out/config.json").read_text())["model_type"] == "llama"
 
 

@@ -44,6 +44,7 @@ run_comparison = lazy_module("partwise.ablation.run_comparison")
 evaluate_references = lazy_module("partwise.evaluate.references")
 train_config = lazy_module("partwise.train.config")
 lesson_command = lazy_module("partwise.cli.commands.lesson")
+lesson_text = lazy_module("partwise.cli.commands.lesson_text")
 
 LESSONS = all_lessons()
 BUDGET = 14_000
@@ -83,10 +84,10 @@ def test_the_text_of_a_lesson_fits_the_terminal(number: int) -> None:
     """In 24 lines of 80 columns each screen is whole, with its heading and the question whether to go on."""
     lesson = LESSONS[number]
     assert tuple(lesson.sections) == SECTIONS
-    for text in map(lesson_command.without_links, map(with_listings, lesson.sections.values())):
+    for text in map(lesson_text.without_links, map(with_listings, lesson.sections.values())):
         assert "literalinclude" not in text and not re.search(r"(?<!!)\[[^]]+\]\(\S+\.md", text)
-        screens = list(lesson_command.screens(text, 80, 24 - lesson_command.BESIDE))
-        assert all(lesson_command.shown_lines(screen, 80) <= 24 - lesson_command.BESIDE for screen in screens)
+        screens = list(lesson_text.screens(text, 80, 24 - lesson_command.BESIDE))
+        assert all(lesson_text.shown_lines(screen, 80) <= 24 - lesson_command.BESIDE for screen in screens)
         assert "".join("".join(screens).split()) == "".join(text.split())
 
 
@@ -109,7 +110,7 @@ def test_a_listing_has_a_line_of_the_terminal_for_each_of_its_own(number: int) -
             lines = block.splitlines()[1:-1]
             assert max(map(len, lines)) <= 78, max(lines, key=len)
             shown = lesson_command.console.render_lines(
-                lesson_command.Markdown(block), lesson_command.console.options.update_width(80), pad=False
+                lesson_text.LessonText(block), lesson_command.console.options.update_width(80), pad=False
             )
             assert len(shown) == len(lines) + 2  # an empty line above and below
 

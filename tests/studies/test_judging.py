@@ -70,7 +70,7 @@ def test_what_cannot_be_judged_is_refused(here: Path) -> None:
     (here / "studies" / "not-run.yaml").write_text(find_study("swiglu").path.read_text())
     refused = CliRunner().invoke(app, ["study", "judge", "not-run"])
     assert isinstance(refused.exception, ConfigError)
-    assert str(refused.exception) == "not-run has no results: partwise study run not-run"
+    assert str(refused.exception) == "not-run has no results: `partwise study run not-run`"
     (claim, *_) = results.claims
     against_sum = claim.model_copy(update={"effect": claim.effect.replace(against="a + b")})
     with pytest.raises(ConfigError, match="a sum of effects"):

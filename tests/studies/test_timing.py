@@ -81,5 +81,5 @@ def test_what_cannot_be_timed_is_refused(rates: dict[str, float]) -> None:
     study.write(stored.model_copy(update={"comparisons": {"renamed": results}}))
     with pytest.raises(ConfigError, match="tying: its comparisons have changed since its results: run it again"):
         time_study(study)
-    with pytest.raises(ConfigError, match="new has no results: partwise study run new"):
+    with pytest.raises(ConfigError, match="new has no results: `partwise study run new`"):
         time_study(replace(study, path=Path("new.yaml")))

@@ -136,7 +136,7 @@ def test_a_missing_extra_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: py
     with pytest.raises(SystemExit) as ended:
         main()
     assert ended.value.code == 2
-    assert capsys.readouterr().err == "error: partwise studio needs starlette: pip install 'partwise[studio]'\n"
+    assert capsys.readouterr().err == "error: `partwise studio` needs starlette: `pip install 'partwise[studio]'`\n"
 
 
 @pytest.mark.parametrize(

@@ -90,7 +90,7 @@ def test_a_missing_package_is_said_with_its_remedy(
     monkeypatch.setattr(builtins, "__import__", without)
     (line,) = train(tmp_path, tiny(f"train.log={name}", "train.steps=1"))[2]
     assert line == (
-        f"train.log={name} failed (No module named '{name}'); pip install 'partwise[{name}]': the run continues without it"
+        f"train.log={name} failed (No module named '{name}'); `pip install 'partwise[{name}]'`: the run continues without it"
     )
 
 

@@ -1,10 +1,11 @@
 """The text of `--help`, readable in terminals of any width: no boxes, no cut names, options in their groups."""
 
-import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 from typer.core import TyperGroup
+
+from partwise.wrapping import wrap
 
 WORDS = {"int": "N", "float": "X", "str": "TEXT", "Path": "PATH", "bool": "", "list[str]": "TEXT"}
 """The word for an option's value by type, where typer would show the Python type; a flag has no value."""
@@ -69,7 +70,7 @@ def print_help(command: Any, ctx: Any, flag: str = "") -> None:
     width = help_width()
     lines = wrap(f"Usage: {usage(command, ctx, flag)}", width, subsequent=" " * 4)
     for paragraph in (command.help or "").split("\n\n"):
-        lines += ["", *wrap(paragraph, width)]
+        lines += ["", *text_lines(paragraph, width)]
     groups = groups_of_entries(command, ctx)
     longest = min(max((len(name) for entries in groups.values() for name, _ in entries), default=0), MAX_NAME)
     print_text("\n".join(lines))
@@ -125,13 +126,15 @@ def entry_lines(name: str, text: str, indent: int, width: int) -> Iterator[str]:
     if len(head) + 2 > indent:
         yield from wrap(name, width, "  ", " " * 4)
         head = ""
-    yield from wrap(text, width, head.ljust(indent), " " * indent) if text else [head]
+    yield from text_lines(text, width, head.ljust(indent), " " * indent) if text else [head]
 
 
-def wrap(text: str, width: int, initial: str = "", subsequent: str = "") -> list[str]:
-    """Lines that break between words only."""
-    wrapper = textwrap.TextWrapper(width, initial, subsequent, break_long_words=False, break_on_hyphens=False)
-    return wrapper.wrap(" ".join(text.split()))
+def text_lines(text: str, width: int, initial: str = "", subsequent: str = "") -> Iterator[str]:
+    """Wrapped paragraphs; an example is a command to copy, which stays one line."""
+    for paragraph in text.split("\n\n"):
+        example = paragraph.startswith("Example: ")
+        yield from [initial + " ".join(paragraph.split())] if example else wrap(paragraph, width, initial, subsequent)
+        initial = subsequent
 
 
 def usage(command: Any, ctx: Any, flag: str) -> str:

@@ -8,8 +8,9 @@ from typing import Annotated, Any, ClassVar
 import typer
 
 from partwise.cli.completion import complete_override, complete_preset
-from partwise.cli.help import Group, lines_of_entries, wrap
+from partwise.cli.help import Group, lines_of_entries
 from partwise.version import __version__
+from partwise.wrapping import wrap
 
 ABOUT = "Change one part of a transformer; know what it bought."
 
@@ -58,7 +59,7 @@ FIRST_COMMANDS = [
     ("partwise train", "train a small GPT on Shakespeare"),
     ("partwise compare mingpt ffn=swiglu", "what does SwiGLU buy?"),
 ]
-MORE = "partwise parts lists the parts; partwise --help lists every command."
+MORE = "`partwise parts` lists the parts; `partwise --help` lists every command."
 
 study_app = typer.Typer(cls=Group, help="Check published claims.", no_args_is_help=True)
 app.add_typer(study_app, name="study")

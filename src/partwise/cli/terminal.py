@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from partwise.cli.help import NARROW, wrap
+from partwise.cli.help import NARROW
 from partwise.console import console, stderr_console
 from partwise.messages import CONTROLS, format_duration
 from partwise.plots.text_table import TextTable
+from partwise.wrapping import wrap
 
 if TYPE_CHECKING:
     from partwise.train.run_folder import RunFolder

@@ -50,7 +50,7 @@ def to_frame(results: Results, package: str | None = None) -> Any:
     chosen = [package] if package else installed
     if not find_spec("narwhals") or not chosen or chosen[0] not in installed:
         missing = package or "pandas or polars"
-        raise ConfigError(f"to_frame needs narwhals and {missing}: pip install 'partwise[frames]', or use `results`")
+        raise ConfigError(f"to_frame needs narwhals and {missing}: `pip install 'partwise[frames]'`, or use `results`")
     import narwhals
 
     rows = to_rows(results)

@@ -226,7 +226,7 @@ def check_requested(plans: Iterable[BackendPlan], backends: Mapping[str, str]) -
             reasons = [each.reason for each in choices if each.kind == kind and each.reason]
             raise ConfigError(
                 f"train.{kind}_backend={name} supports no layer of this model{f' ({reasons[0]})' if reasons else ''}: "
-                f"use train.{kind}_backend=auto (partwise doctor shows the backends of each preset)"
+                f"use train.{kind}_backend=auto (`partwise doctor` shows the backends of each preset)"
             )
 
 

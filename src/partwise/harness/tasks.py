@@ -91,7 +91,7 @@ def check_installed(option: str) -> None:
     try:
         import lm_eval.tasks
     except ImportError:
-        raise ConfigError(f"{option} needs lm_eval: pip install 'partwise[eval]'") from None
+        raise ConfigError(f"{option} needs lm_eval: `pip install 'partwise[eval]'`") from None
     logging.getLogger(lm_eval.__name__).setLevel(logging.ERROR)
 
 

@@ -8,6 +8,9 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from partwise.console import Prose
+from partwise.wrapping import words
+
 LONGEST_WHOLE_CELL = 32
 """Columns with a longer cell hold text, which wraps between words; an interval with its level has up to 30 characters."""
 NARROWEST_TEXT = 16
@@ -45,10 +48,10 @@ class TextTable:
         for index, column in list(enumerate(self.columns))[first:]:
             cells = [row[index] for row in self.rows]
             widths.append(max(map(cell_len, [column, *cells])))
-            head = max(map(cell_len, column.split()), default=0)
+            head = max(map(cell_len, words(column)), default=0)
             if self._is_text(index):
-                words = [cell_len(word) for cell in cells for word in cell.split()]
-                narrowest.append(max([head, *words, min(NARROWEST_TEXT, widths[-1])]))
+                longest = [cell_len(word) for cell in cells for word in words(cell)]
+                narrowest.append(max([head, *longest, min(NARROWEST_TEXT, widths[-1])]))
             else:
                 narrowest.append(max([head, *map(cell_len, cells)]))
         available -= GAP * (len(widths) - 1)
@@ -106,10 +109,10 @@ class TextTable:
 
 
 def _indented(text: str, indent: int, available: int) -> Iterator[Text]:
-    lines = Text(text).wrap(Console(width=available), max(1, available - indent), overflow="fold")
+    lines = Prose(text).wrap(Console(width=available), max(1, available - indent))
     for line in lines:
         yield _text(" " * indent + line.plain.rstrip())
 
 
 def _text(text: str, style: str = "") -> Text:
-    return Text(text, style=style, no_wrap=False, overflow="fold")
+    return Prose(text, style=style, no_wrap=False, overflow="fold")

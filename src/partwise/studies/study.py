@@ -202,7 +202,7 @@ class Study:
     def read(self) -> StudyResults:
         """The stored results. Raises ConfigError if there are none."""
         if self.results is None:
-            raise ConfigError(f"{self.name} has no results: partwise study run {self.name}")
+            raise ConfigError(f"{self.name} has no results: `partwise study run {self.name}`")
         return StudyResults.from_json(self.results)
 
     def write(self, results: StudyResults) -> None:

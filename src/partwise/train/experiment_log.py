@@ -109,5 +109,5 @@ class ExperimentLog:
         except Exception as error:  # a log may be a full disk, a network, or a package of another version
             self.writer = None
             reason = " ".join(str(error).split())[:200] or type(error).__name__
-            hint = f"; pip install 'partwise[{self.name}]'" if isinstance(error, ImportError) else ""
+            hint = f"; `pip install 'partwise[{self.name}]'`" if isinstance(error, ImportError) else ""
             self.say(f"train.log={self.name} failed ({reason}){hint}: the run continues without it")

@@ -162,7 +162,7 @@ def test_without_ray_one_line_says_what_to_install(here: Path, monkeypatch: pyte
     monkeypatch.setitem(sys.modules, "ray", None)
     missing = comparison(here, "missing")
     missing.on = "ray://head:10001"
-    with pytest.raises(ConfigError, match=r"--on ray://head:10001 needs Ray: pip install 'partwise\[ray\]'"):
+    with pytest.raises(ConfigError, match=r"--on ray://head:10001 needs Ray: `pip install 'partwise\[ray\]'`"):
         missing.run()
 
 

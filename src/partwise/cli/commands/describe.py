@@ -1,7 +1,6 @@
 """`parts` and `show`: list the parts, print a configuration."""
 
 import re
-import textwrap
 from typing import Any
 
 from partwise.cli.terminal import console, table
@@ -12,6 +11,7 @@ from partwise.model import ModelConfig, meta_model
 from partwise.model.parameters import logical_tensors
 from partwise.presets import find_preset, preset_name
 from partwise.train.config import RunConfig, preset_settings, run_config
+from partwise.wrapping import wrap
 
 INDENT, MAX_WIDTH = " " * 6, 114
 """The indent of a paragraph about a part, and the columns of a line."""
@@ -32,9 +32,7 @@ def list_parts(family: str | None) -> None:
 def fill(text: str, start: str, rest: str) -> str:
     """Text in lines of the terminal's width; a word, such as an override, stays whole."""
     width = min(console.width, MAX_WIDTH)
-    return textwrap.fill(
-        text, width, initial_indent=start, subsequent_indent=rest, break_long_words=False, break_on_hyphens=False
-    )
+    return "\n".join(wrap(text, width, start, rest))
 
 
 def show_configuration(preset: str, overrides: list[str], data: str | None, vocab_size: int | None) -> None:

@@ -31,10 +31,10 @@ def show_machine(names: list[str], overrides: list[str], time_steps: bool) -> No
     """Print the machine's capabilities and the backends of these presets; nothing missing is an error."""
     if overrides and not names:
         raise ConfigError(
-            f"{overrides[0]}: name the preset that it changes, as in partwise doctor mingpt {overrides[0]}"
+            f"{overrides[0]}: name the preset that it changes, as in `partwise doctor mingpt {overrides[0]}`"
         )
     if time_steps and not names:
-        raise ConfigError("--time: name the presets to time, as in partwise doctor mingpt --time")
+        raise ConfigError("--time: name the presets to time, as in `partwise doctor mingpt --time`")
     runtime = choose_runtime(TrainConfig())
     runs = {name: settings_of(name, overrides) for name in names or DEFAULT_PRESETS}
     plans = {
@@ -66,7 +66,7 @@ def show_machine(names: list[str], overrides: list[str], time_steps: bool) -> No
         "cpp: the C++ kernels; eager: plain torch operations (for blocks: layer by layer, with the backends in the next "
         "columns); sdpa: torch's scaled_dot_product_attention. All backends compute the same up to rounding. "
         "generation: cpp decodes a whole step in one C++ call; eager runs it layer by layer."
-        + ("" if names else " partwise doctor PRESET says why a layer does not use a faster backend."),
+        + ("" if names else " `partwise doctor PRESET` says why a layer does not use a faster backend."),
         style="dim",
         markup=False,
     )
@@ -175,7 +175,7 @@ def missing() -> Iterator[str]:
     try:
         build.find_compiler()
     except build.BuildError as error:
-        one = "install one for faster training on the CPU (Debian: g++; macOS: xcode-select --install)"
+        one = "install one for faster training on the CPU (Debian: g++; macOS: `xcode-select --install`)"
         wheel = "install the wheel for Windows, which has the kernels, for faster training on the CPU"
         yield f"{error}: {wheel if sys.platform == 'win32' else one}"
     else:

@@ -111,15 +111,15 @@ def source_dtype(source: Path, metadata: dict[str, Any]) -> torch.dtype:
 def missing_transformers(family: Family | None = None) -> str | None:
     """Why the installed `transformers` cannot load a model of this family, and what to do; None if it can."""
     if importlib.util.find_spec("transformers") is None:
-        return "it is not installed: pip install 'partwise[hf]'"
+        return "it is not installed: `pip install 'partwise[hf]'`"
     import transformers
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 
     found = tuple(int(number) for number in re.findall(r"\d+", transformers.__version__)[:2])
     if found < OLDEST:
-        return f"{transformers.__version__} is older than {OLDEST[0]}.{OLDEST[1]}: pip install --upgrade transformers"
+        return f"{transformers.__version__} is older than {OLDEST[0]}.{OLDEST[1]}: `pip install --upgrade transformers`"
     if family is not None and family.model_type not in CONFIG_MAPPING_NAMES:
-        return f"{transformers.__version__} has no {family.title} models: pip install --upgrade transformers"
+        return f"{transformers.__version__} has no {family.title} models: `pip install --upgrade transformers`"
     return None
 
 

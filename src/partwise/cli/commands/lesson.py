@@ -1,15 +1,13 @@
 """`lesson`: a lesson in the terminal, section by section."""
 
 import math
-import re
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import typer
-from rich.markdown import Markdown
 
+from partwise.cli.commands.lesson_text import LessonText, screens, without_links
 from partwise.cli.terminal import console, format_duration, only_json, print_command, print_json, table
 from partwise.comparison.ledger.predictions import Prediction
 from partwise.comparison.plan_file import PLAN_FILE
@@ -31,9 +29,6 @@ PATIENCE = 5.0
 
 BESIDE = 4
 """Lines of a screen that are not the text: the heading, and the question whether to go on."""
-
-BLOCK = re.compile(r"^```(?:.|\n)*?^```$|(?:^(?!```).+\n?)+", re.MULTILINE)
-"""A paragraph, or a listing with its empty lines."""
 
 
 class LeftError(Exception):
@@ -68,7 +63,7 @@ def list_lessons(as_json: bool = False) -> None:
         )
     )
     if following := next((number for number in all_lessons() if reached.get(str(number)) != "done"), None):
-        console.print(f"next: partwise lesson {following}; with --stored it trains nothing", markup=False)
+        console.print(f"next: `partwise lesson {following}`; with --stored it trains nothing", markup=False)
     print_share()
 
 
@@ -107,7 +102,7 @@ def run_lesson(
             SECTIONS[0] if restart or not console.is_terminal else read_progress().get(str(number), SECTIONS[0])
         )
     except LeftError:
-        console.print(f"to continue: partwise lesson {number}", markup=False)
+        console.print(f"to continue: partwise lesson {number}", markup=False, soft_wrap=True)
     if as_json:
         print_json(reader.document())
 
@@ -139,7 +134,7 @@ class Reader:
         console.print(f"Lesson {self.lesson.number}: {head.title}", style="bold", markup=False)
         lessons = "lessons" if len(head.needs) > 1 else "lesson"
         needs = f" It builds on {lessons} {', '.join(map(str, head.needs))}." if head.needs else ""
-        words = ", ".join(f"partwise parts {word}" for word in head.words)
+        words = ", ".join(f"`partwise parts {word}`" for word in head.words)
         console.print(f"About {head.minutes:g} minutes.{needs} See also: {words}", markup=False)
         for section in SECTIONS[SECTIONS.index(start) if start in SECTIONS else 0 :]:
             if self.interactive:
@@ -175,7 +170,7 @@ class Reader:
         """The text, a screen at a time."""
         text = without_links(PICTURE.sub("", with_listings(self.lesson.sections[section])))
         heading = "" if section == "The answer" else section  # the numbers above have it
-        if not console.is_terminal:  # Markdown would cut long lines of code
+        if not console.is_terminal:
             console.print("\n\n".join(["", *([heading] if heading else []), text]), markup=False)
             return
         height = console.height if self.interactive else sys.maxsize
@@ -185,7 +180,7 @@ class Reader:
             console.print()
             if not number and heading:
                 print_heading(heading)
-            console.print(Markdown(screen, code_theme="bw"))
+            console.print(LessonText(screen))
 
     def go_on(self) -> None:
         if not self.interactive:
@@ -282,36 +277,15 @@ class Reader:
     def exercise(self) -> None:
         """Ask until the answer is right, or the reader has enough."""
         number = self.lesson.number
-        console.print(f'partwise lesson {number} --check "ANSWER" checks it', markup=False)
+        console.print(f'`partwise lesson {number} --check "ANSWER"` checks it', markup=False)
         while self.interactive:
             text = console.input("your answer (Enter leaves it): ")
             if not text.strip() or check_exercise(self.lesson, text) == 0:
                 return
 
 
-def without_links(text: str) -> str:
-    """The text as a terminal shows it, which follows no path of a page: a lesson by its number, another page by its file."""
-    text = re.sub(r"\[(lesson \d+)\]\([^)]*\)", r"\1", text)
-    return re.sub(r"\[([^]]+)\]\(\.\./([^)#]+)[^)]*\)", r"\1 (docs/\2)", text)
-
-
 def print_heading(section: str) -> None:
     console.print(section, style="bold underline", markup=False)
-
-
-def screens(text: str, width: int, height: int) -> Iterator[str]:
-    """The text in pieces that a terminal shows in `height` lines, broken between paragraphs; a listing stays whole."""
-    piece: list[str] = []
-    for block in (match[0].strip() for match in BLOCK.finditer(text)):
-        if piece and shown_lines("\n\n".join([*piece, block]), width) > height:
-            yield "\n\n".join(piece)
-            piece = []
-        piece.append(block)
-    yield "\n\n".join(piece)
-
-
-def shown_lines(text: str, width: int) -> int:
-    return len(console.render_lines(Markdown(text), console.options.update_width(width), pad=False))
 
 
 def check_exercise(lesson: Lesson, text: str, as_json: bool = False) -> int:

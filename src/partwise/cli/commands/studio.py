@@ -21,7 +21,7 @@ def serve(
     """Serve until Ctrl-C. Raises ConfigError."""
     missing = [name for name in PACKAGES if find_spec(name) is None]
     if missing:
-        raise ConfigError(f"partwise studio needs {missing[0]}: pip install 'partwise[studio]'")
+        raise ConfigError(f"`partwise studio` needs {missing[0]}: `pip install 'partwise[studio]'`")
     for name in data:
         if not Path(name).exists():
             raise ConfigError(f"--data {name}: no such file or folder")

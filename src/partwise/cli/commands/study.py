@@ -8,7 +8,6 @@ from rich.text import Text
 from partwise.ablation.run_workload import ArmTime
 from partwise.cli.commands.compare_output import say_stopped, start_progress
 from partwise.cli.commands.compare_preset import show_estimate
-from partwise.cli.help import wrap
 from partwise.cli.terminal import console, format_duration
 from partwise.comparison.report import summary
 from partwise.comparison.report.horizon_section import in_words
@@ -22,6 +21,7 @@ from partwise.studies.judging import judge_study
 from partwise.studies.study import Study, StudyResults, all_studies, find_study
 from partwise.studies.timing import seconds_saved, time_study
 from partwise.studies.trends import TRENDS, draw_trends
+from partwise.wrapping import wrap
 
 
 def run_studies(

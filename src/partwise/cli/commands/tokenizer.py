@@ -44,7 +44,9 @@ def train_tokenizer(data: str, overrides: list[str], vocab_size: int, out: Path)
     console.print("sample, with tokens separated by bars:")
     console.print(show_tokens(tokenizer, splits["val"]), markup=False)
     console.print(
-        f"to train with it: partwise train PRESET --data {data} tokenizer=bpe tokenizer.path={out}", markup=False
+        f"to train with it: partwise train PRESET --data {data} tokenizer=bpe tokenizer.path={out}",
+        markup=False,
+        soft_wrap=True,
     )
 
 

@@ -135,14 +135,14 @@ def show_answer(state: SearchState, answer: Tried) -> None:
             f"95% interval {answer.low:+.4g} to {answer.high:+.4g}, {quantity(len(answer.values), 'run')}"
         )
     if answer.decision == "keep":
-        tell(f"  the best is now {answer.commit[:10]}" + (f": {answer.command}" if answer.kind == "command" else ""))
+        tell(f"  the best is now {answer.commit[:10]}" + (f": `{answer.command}`" if answer.kind == "command" else ""))
 
 
 def show_state(state: SearchState) -> None:
     best = state.best
     called = f"try {best.number}" if best.number else "the start"
     tell(f"search {state.search}: {state.metric}, {'lower' if state.lower_is_better else 'higher'} is better")
-    tell(f"best: {called}, {best.commit[:10]} ({best.description}), {best.command}")
+    tell(f"best: {called}, {best.commit[:10]} ({best.description}), `{best.command}`")
     if best.mean is not None and best.sd is not None:
         tell(f"  mean {best.mean:.6g}, SD {best.sd:.2g}, {quantity(len(best.values), 'run')}")
     kept = sum(each.decision == "keep" for each in state.tries)

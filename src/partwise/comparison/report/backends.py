@@ -36,6 +36,6 @@ def missing_kernels(results: Results) -> Iterator[str]:
         if arm.missing_kernels:
             yield (
                 f"{arm.name} lacks a kernel that another arm uses ({'; '.join(arm.missing_kernels)}), so its tokens per "
-                "second are not those of its mathematics alone; partwise doctor with its preset, its overrides and --time "
+                "second are not those of its mathematics alone; `partwise doctor` with its preset, its overrides and --time "
                 "measures what that costs."
             )

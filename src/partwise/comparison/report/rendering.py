@@ -144,9 +144,9 @@ RENDERERS: dict[str, Callable[[dict[str, Any]], str]] = {"report.html": _render_
 
 
 def _line(text: str, style: str = "") -> "RenderableType":
-    from rich.text import Text
+    from partwise.console import Prose
 
-    return Text(" ".join(text.split()), style=style, no_wrap=False, overflow="fold")
+    return Prose(" ".join(text.split()), style=style, no_wrap=False, overflow="fold")
 
 
 def _table(head: list[str], rows: list[list[str]]) -> "TextTable":

@@ -71,7 +71,7 @@ def read_frame(frame: Any, columns: Mapping[str, str] | None = None) -> dict[str
     remedy.
     """
     if not find_spec("narwhals"):
-        raise ConfigError("a data frame needs narwhals: pip install 'partwise[frames]', or give a CSV file")
+        raise ConfigError("a data frame needs narwhals: `pip install 'partwise[frames]'`, or give a CSV file")
     import narwhals
 
     try:

@@ -78,7 +78,7 @@ class RayExecutor(SharedExecutor):
         try:
             import ray
         except ImportError:
-            raise ConfigError(f"--on {self.place} needs Ray: pip install 'partwise[ray]'") from None
+            raise ConfigError(f"--on {self.place} needs Ray: `pip install 'partwise[ray]'`") from None
         self._owns_cluster = not ray.is_initialized()
         if self._owns_cluster:
             address = self.place if self.place.startswith(ADDRESS) else None
