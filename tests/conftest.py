@@ -107,10 +107,10 @@ def pytest_xdist_setupnodes() -> None:
 
 @pytest.fixture(autouse=True)
 def printing_to_standard_output() -> Iterator[None]:
-    """`--json` sends everything else to standard error for the rest of a process, which tests share."""
+    """`--json` sends everything else to standard error until a command ends, which a test may leave before."""
     yield
     if terminal := sys.modules.get("partwise.cli.terminal"):
-        terminal.console.stderr = False
+        terminal.end_json()
 
 
 @pytest.fixture(autouse=True, scope="session")

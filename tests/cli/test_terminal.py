@@ -2,6 +2,7 @@
 
 import inspect
 import io
+import json
 import os
 import shlex
 import subprocess
@@ -16,7 +17,7 @@ import pytest
 from rich.console import Console
 from rich.text import Text
 
-from partwise.cli import terminal
+from partwise.cli import main, terminal
 from partwise.cli.commands import verdict as verdict_command
 from partwise.comparison import progress
 from partwise.comparison.report.rendering import MARKS
@@ -218,3 +219,40 @@ def test_a_long_command_is_broken_between_options(monkeypatch: pytest.MonkeyPatc
         broken = is_terminal and os.name != "nt"
         assert shlex.split("\n".join(lines).replace("\\\n", "")) == command.split()
         assert len(lines) == (2 if broken else 1) and (max(map(len, lines)) <= 60) == broken
+
+
+PRINTING_PART = """
+import os
+from partwise import part
+from torch import nn
+
+print("imported")
+os.system("echo a process")
+
+@part("printing", family="ffn")
+class Printing(nn.Module):
+    def __init__(self, d_model):
+        super().__init__()
+        self.up = nn.Linear(d_model, d_model)
+
+    def forward(self, x):
+        print("called")
+        return self.up(x)
+"""
+
+
+def test_json_is_alone_on_standard_output_whatever_code_of_the_user_prints(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """What a file prints when it is imported, in each call and by a process of its own; then all is as before."""
+    (tmp_path / "my_part.py").write_text(PRINTING_PART)
+    monkeypatch.setattr(sys, "stdout", os.fdopen(1, "w", closefd=False))
+    monkeypatch.setattr(sys, "argv", ["partwise", "lesson", "12", "--check", str(tmp_path / "my_part.py"), "--json"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert not ended.value.code
+    printed = capfd.readouterr()
+    assert json.loads(printed.out) == {"lesson": 12, "right": True, "said": "right"}
+    assert {"imported", "a process", "called", "right"} <= set(printed.err.splitlines())
+    print("after", flush=True)
+    assert capfd.readouterr().out == "after\n"

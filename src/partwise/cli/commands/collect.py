@@ -11,7 +11,7 @@ from partwise.classroom.baseline import Baseline
 from partwise.classroom.collection import Collection, collect
 from partwise.classroom.page import write_page
 from partwise.classroom.summary import HEAD, UNDETECTED, class_sentences, lists, row
-from partwise.cli.terminal import console, only_json, print_error, print_json, table
+from partwise.cli.terminal import console, print_error, print_json, table
 from partwise.config import ConfigError
 from partwise.plots.blocks import without_empty_columns
 
@@ -28,8 +28,6 @@ def collect_class(
 ) -> None:
     """Print the table of a class, its objections and what reading cannot show. Exits with 1 for an objection, 2 if nothing
     could be read. Raises ConfigError."""
-    if as_json:
-        only_json()
     assignment = Assignment.read(course)
     found = collect(expand(hand_ins), assignment, Baseline.read(baseline, assignment) if baseline else None)
     if run_parts or rerun:

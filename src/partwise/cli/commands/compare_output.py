@@ -6,7 +6,7 @@ from pathlib import Path
 
 import typer
 
-from partwise.cli.terminal import console, only_json, print_json, table
+from partwise.cli.terminal import console, print_json, table
 from partwise.comparison.experiment import Comparison
 from partwise.comparison.followups import add_replication, make_replication, run_grid
 from partwise.comparison.gate import MET, NOT_MET, UNDECIDED, Requirement, gate_status
@@ -63,8 +63,6 @@ class Output:
 
     def __init__(self, as_json: bool, require: list[str]) -> None:
         self.as_json, self.require = as_json, require
-        if as_json:
-            only_json()
 
     def check(self, comparison: Comparison) -> list[Requirement]:
         """The requirements. Raises ConfigError, so that a typing error is found before anything runs."""

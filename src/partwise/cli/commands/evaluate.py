@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from partwise.baselines.scale import far_below, ngram_name, place_loss
-from partwise.cli.terminal import console, only_json, print_json, progress_bar, table
+from partwise.cli.terminal import console, end_json, print_json, progress_bar, table
 from partwise.compute.runtime import Runtime
 from partwise.config import ConfigError
 from partwise.config.overrides import apply_overrides, flatten
@@ -70,8 +70,8 @@ def check_json(name: str, as_json: bool, file: Path | None) -> None:
     """Raises ConfigError for a file without --json."""
     if file and not as_json:
         raise ConfigError(f"eval {name} {file}: a file needs --json; evaluate one run at a time")
-    if as_json and not file:
-        only_json()
+    if file:
+        end_json()
 
 
 def write_scores(scores: Any, file: Path | None) -> None:

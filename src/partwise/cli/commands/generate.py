@@ -5,7 +5,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
-from partwise.cli.terminal import console, flush_text, only_json, with_prompt
+from partwise.cli.terminal import console, flush_text, json_output, with_prompt
 from partwise.compute.backend_plan import apply_backends
 from partwise.compute.runtime import choose_runtime
 from partwise.config import ConfigError
@@ -29,8 +29,6 @@ def generate_text(
     `settings` are options of `generate`. `as_json` prints JSON lines, with the weights of the `attention` LAYER,HEAD if
     asked. Raises ConfigError.
     """
-    if as_json:
-        only_json()
     place = None if attention is None else parse_attention(attention, prompts, settings, as_json)
     model, tokenizer = load(name)
     paired = isinstance(tokenizer, WithSpecialTokens)
@@ -137,4 +135,4 @@ def token_texts(tokenizer: Tokenizer, prompt: str) -> list[str]:
 
 
 def print_line(values: dict[str, Any]) -> None:
-    print(json.dumps(values, allow_nan=False), flush=True)
+    print(json.dumps(values, allow_nan=False), file=json_output(), flush=True)

@@ -6,7 +6,7 @@ from importlib import import_module
 from pathlib import Path
 
 from partwise.cli.commands.report import save_figures
-from partwise.cli.terminal import console, only_json, print_json, table
+from partwise.cli.terminal import console, print_json, table
 from partwise.config import ConfigError, did_you_mean, digest
 from partwise.inspection.inspections import INSPECTIONS
 from partwise.inspection.subject import check_seq_len, find_subject
@@ -31,8 +31,6 @@ def inspect_target(
 
     Overrides and options hold for both.
     """
-    if as_json:
-        only_json()
     if what not in INSPECTIONS:
         raise ConfigError(f"unknown inspection {what!r}{did_you_mean(what, INSPECTIONS)}")
     if processes > 1 and what != "memory":

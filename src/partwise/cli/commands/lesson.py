@@ -8,7 +8,7 @@ from typing import Any
 import typer
 
 from partwise.cli.commands.lesson_text import LessonText, screens, without_links
-from partwise.cli.terminal import console, format_duration, only_json, print_command, print_json, table
+from partwise.cli.terminal import console, format_duration, print_command, print_json, table
 from partwise.comparison.ledger.predictions import Prediction
 from partwise.comparison.plan_file import PLAN_FILE
 from partwise.config import ConfigError
@@ -89,8 +89,6 @@ def run_lesson(
     as_json: bool = False,
 ) -> None:
     """Go through a lesson, from where the reader stopped, or check an answer to its exercise."""
-    if as_json:
-        only_json()
     lesson = find_lesson(number)
     if check is not None:
         raise typer.Exit(check_exercise(lesson, check, as_json))

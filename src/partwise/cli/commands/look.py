@@ -2,7 +2,7 @@
 
 from partwise.ablation.run_list import find_comparison
 from partwise.ablation.running import RunningComparison
-from partwise.cli.terminal import console, only_json, print_json, table
+from partwise.cli.terminal import console, print_json, table
 from partwise.comparison.ledger.entries import LedgerEntries
 from partwise.comparison.ledger.reveals import record_reveal
 from partwise.comparison.report.rendering import printable
@@ -11,8 +11,6 @@ from partwise.config import ConfigError
 
 def look(name: str, as_json: bool) -> None:
     """Print the losses of every arm so far, after the ledger has the look. Raises ConfigError."""
-    if as_json:
-        only_json()
     folder = find_comparison(name)
     if folder is None:
         raise ConfigError(f"no comparison is named {name!r}: `partwise runs` lists them")

@@ -5,7 +5,7 @@ from typing import Any
 from partwise.ablation.run_comparison import make_comparison
 from partwise.cli.commands.compare_preset import make_request
 from partwise.cli.commands.power_table import TrialTime, compute_power, make_designs, show_power
-from partwise.cli.terminal import console, only_json
+from partwise.cli.terminal import console
 from partwise.comparison.noise_store import expected_noise, ignored_calibrations
 
 
@@ -20,8 +20,6 @@ def plan_preset(
     as_json: bool = False,
 ) -> None:
     """Print the time and power of several numbers of seeds; trains only a few steps, for timing."""
-    if as_json:
-        only_json()
     comparison = make_comparison(make_request(options, protocol=False), None, (), workers)
     plan = comparison.plan
     noise = expected_noise(plan, comparison.prepare().hash, sd)

@@ -8,7 +8,7 @@ import typer
 from partwise.any_code.open_search import open_search, state_of
 from partwise.any_code.search import MAX_DESCRIPTION, OpenSearch
 from partwise.cli.commands.compare_experiment import parse_metric
-from partwise.cli.terminal import console, only_json, print_json, table
+from partwise.cli.terminal import console, print_json, table
 from partwise.comparison.gate import MET, NOT_MET, UNDECIDED
 from partwise.comparison.results import TrialResult
 from partwise.comparison.search.answer import SearchState, Tried
@@ -53,8 +53,6 @@ def run_try(
     as_json: bool,
 ) -> None:
     """Try a candidate, or create or show a search. Raises ConfigError; exits with the status of the decision."""
-    if as_json:
-        only_json()
     check_description(description)
     if candidate is None and (description is not None or again):
         raise ConfigError("--description and --again belong to a candidate: give a commit, a patch file or a command")

@@ -7,7 +7,7 @@ from typing import Any
 
 import typer
 
-from partwise.cli.terminal import console, only_json, print_error, print_json
+from partwise.cli.terminal import console, print_error, print_json
 from partwise.comparison.certificate.agreement import check_folder
 from partwise.comparison.certificate.certificate import Certificate
 from partwise.comparison.certificate.verification import VerifiedPart, verify
@@ -54,8 +54,6 @@ def verify_certificates(
     Exits with 2 if one of several cannot be checked, else with 1 if a statement does not hold. Raises ConfigError if the
     only one cannot be checked.
     """
-    if as_json:
-        only_json()
     found, refused = list[Verified](), dict[str, str]()
     for number, file in enumerate(files):
         try:
