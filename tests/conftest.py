@@ -105,14 +105,6 @@ def pytest_xdist_setupnodes() -> None:
         list(pool.map(compile_kernel, [path.stem for path in Path(build.__file__).parent.glob("*.cpp")]))
 
 
-@pytest.fixture(autouse=True)
-def printing_to_standard_output() -> Iterator[None]:
-    """`--json` sends everything else to standard error until a command ends, which a test may leave before."""
-    yield
-    if terminal := sys.modules.get("partwise.cli.terminal"):
-        terminal.end_json()
-
-
 @pytest.fixture(autouse=True, scope="session")
 def shared_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Set PARTWISE_CACHE: prepared data are shared by the tests of one process, but not with the user's cache."""

@@ -173,11 +173,9 @@ def test_train_resume_eval_and_generate(
     final = [line for line in lines if line["kind"] == "evaluation"][-1]
     assert scores["validation"] == pytest.approx(final["validation"], rel=1e-6)
     capsys.readouterr()
-    monkeypatch.setattr("partwise.cli.terminal.console.stderr", False)  # restored after the test
     assert run(monkeypatch, "eval", "first", "--json") == 0
     printed = capsys.readouterr()
     assert json.loads(printed.out) == scores and "the validation loss is" in printed.err
-    monkeypatch.setattr("partwise.cli.terminal.console.stderr", False)
     assert run(monkeypatch, "eval", "first", "scores.json") == 2
     assert "eval first scores.json: a file needs --json" in capsys.readouterr().err
     assert run(monkeypatch, "eval", "first", "--json", "nowhere/scores.json") == 2

@@ -38,15 +38,13 @@ def add_option_value(message: str, arguments: list[str]) -> str:
 def main() -> None:
     """Entry point of `partwise`. Invalid input exits with status 2 and one line on stderr, an interrupt with 130, and a
     signal with 128 plus its number."""
-    from partwise.cli.terminal import end_json, only_json, print_error, substitute_unencodable
+    from partwise.cli.terminal import print_error, substitute_unencodable
 
     if sys.platform == "win32":  # no program of the working folder, which may hold files of other people, is run
         os.environ.setdefault("NoDefaultCurrentDirectoryInExePath", "1")
     atexit.register(gc.freeze)  # else Python, at its end, looks for cycles in all of torch
     substitute_unencodable()
     outlive_terminal()
-    if "--json" in sys.argv:  # before anything runs that a user wrote, such as a part of --import
-        only_json()
     try:
         with handled(terminate, ENDING):
             status = app(prog_name="partwise", standalone_mode=False)
@@ -74,7 +72,6 @@ def main() -> None:
         sys.exit(2)
     finally:
         end_undisturbed()
-        end_json()
     if status == INTERRUPTED:  # typer's word for a KeyboardInterrupt
         status = exit_status()
     sys.exit(status if isinstance(status, int) else 0)

@@ -1,6 +1,8 @@
 """The text of `--help`, readable in terminals of any width: no boxes, no cut names, options in their groups."""
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any, ClassVar
 
 from typer.core import TyperGroup
@@ -53,6 +55,13 @@ class Group(TyperGroup):
 
     groups: ClassVar[Mapping[str, Sequence[str]]] = {}
     """Its commands by the headings of its help; a command without one is under `Commands`."""
+
+    def main(self, args: Sequence[str] | None = None, *others: Any, **settings: Any) -> Any:
+        from partwise.cli.terminal import only_json
+
+        # before anything runs that a user wrote, such as a part of --import
+        with only_json() if "--json" in (sys.argv if args is None else args) else nullcontext():
+            return super().main(args, *others, **settings)
 
     def get_params(self, ctx: Any) -> list[Any]:
         return name_values(super().get_params(ctx))

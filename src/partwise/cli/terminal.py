@@ -57,14 +57,19 @@ class JsonOutput:
 _json: JsonOutput | None = None
 
 
-def only_json() -> None:
+@contextmanager
+def only_json() -> Iterator[None]:
     """Send everything else to standard error, also what code of the user prints: standard output is for JSON."""
     global _json
-    _json = _json or JsonOutput()
+    _json = JsonOutput()
+    try:
+        yield
+    finally:
+        end_json()
 
 
 def end_json() -> None:
-    """Let standard output be for everything again."""
+    """Let standard output be for everything again, as at the end of a command."""
     global _json
     if _json:
         _json.end()
