@@ -29,11 +29,11 @@ def test_the_loop_keeps_what_helps(tmp_path: Path) -> None:
         "LR = 0.1\n" in (tmp_path / "train.py").read_text() and "INIT_SD = 0.1\n" in (tmp_path / "train.py").read_text()
     )
     table = (tmp_path / "runs/toy/results.tsv").read_text().splitlines()
-    assert table[0].split("\t") == ["commit", "val_loss", "memory_gb", "status", "description"]
+    assert table[0].split("\t") == ["commit", "val_loss", "memory_gb", "status", "description", "mean_of_runs"]
     assert [row.split("\t")[3:] for row in table[1:]] == [
-        ["keep", "start: start"],
-        ["discard", "zeros as initial weights"],
-        ["keep", "twice the learning rate"],
+        ["keep", "start: start", "16"],
+        ["discard", "zeros as initial weights", "1"],
+        ["keep", "twice the learning rate", "4"],
     ]
 
 

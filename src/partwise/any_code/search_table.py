@@ -29,6 +29,7 @@ def first_row(search: SearchFolder, repeats: Record) -> Row:
     return Row(
         commit=search.settings.commit[:10],
         value=statistics.fmean(repeats["values"]),
+        runs=len(repeats["values"]),
         status="keep",
         description=f"start: {search.settings.start}",
         memory=memory / GB if memory else None,
@@ -43,6 +44,7 @@ def row_of(tried: Tried) -> Row:
     return Row(
         commit=tried.commit[:10],
         value=statistics.fmean(values) if values and not crashed else None,
+        runs=max(1, len(values)),
         status="crash" if crashed else tried.decision,
         description=tried.description,
         memory=tried.peak_memory / GB if tried.peak_memory else None,

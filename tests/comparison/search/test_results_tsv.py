@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from partwise.comparison.search.audit import audit
 from partwise.comparison.search.results_tsv import ResultsFile, Row, read_results, render_results
 from partwise.config import ConfigError
 
@@ -49,6 +50,23 @@ def test_what_is_written_is_read_again_and_harmless(tmp_path: Path) -> None:
     assert [row.description for row in file.rows] == ["a b c [31m", '=HYPERLINK("x")', "-0.1 dropout"]
     assert [row.value for row in file.rows] == [0.99790012, None, -2.5]
     assert file.value_name == "loss"
+
+
+def test_means_of_several_runs_are_said_and_not_audited_as_single_runs(tmp_path: Path) -> None:
+    rows = (
+        Row(commit="a1", value=2.5, status="keep", description="start", runs=16),
+        Row(commit="b2", value=2.4, status="keep", description="wider", runs=4),
+        Row(commit="c3", value=2.6, status="discard", description="deeper"),
+    )
+    text = render_results(ResultsFile(rows, "loss"))
+    assert text.splitlines()[0].split("\t") == ["commit", "loss", "memory_gb", "status", "description", "mean_of_runs"]
+    file = read_results(written(tmp_path, text))
+    assert [row.runs for row in file.rows] == [16, 4, 1]
+    with pytest.raises(ConfigError, match=r"line 2: the value is the mean of 16 runs.*`partwise try --search NAME`"):
+        audit(file.rows)
+    assert len(audit(file.rows[2:] * 2).kept) == 0, "rows of one run are audited"
+    with pytest.raises(ConfigError, match="line 2: mean_of_runs='0': expected the number of runs"):
+        read_results(written(tmp_path, text.replace("\t16", "\t0")))
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,11 @@ def audit_search(
     if others := named.keys() - {"value"}:
         raise ConfigError(f"--columns {min(others)}={named[min(others)]}: with --search only value=COLUMN")
     results = read_results(file, named.get("value"))
-    found = audit(results.rows, not higher_is_better, _given(known_sd, sd_source))
+    noise = _given(known_sd, sd_source)
+    try:
+        found = audit(results.rows, not higher_is_better, noise)
+    except ConfigError as error:
+        raise ConfigError(f"{file}: {error}") from None
     read = f"Read {file}: {quantity(len(results.rows), 'line')}; values in {results.value_name}."
     if as_json:
         print_json(document(found, read, results.notes))

@@ -78,13 +78,19 @@ class Audit:
 
 
 def audit(rows: Sequence[Row], lower_is_better: bool = True, known: Noise | None = None) -> Audit:
-    """Audit the rows of a search, in their order; the first with a value is the baseline. Raises ConfigError without one.
+    """Audit the rows of a search, in their order; the first with a value is the baseline.
 
+    Raises ConfigError for fewer than 2 values, and for means of several runs, which a search does not keep as records.
     The noise is `known`, or pooled from commits that have several rows, which are repeats.
     """
     finished = [row for row in rows if row.value is not None and not has_failed(row.value, None, lower_is_better)]
     if len(finished) < 2:
         raise ConfigError("the search has fewer than 2 runs with a value: there is nothing to audit")
+    if several := next((row for row in finished if row.runs > 1), None):
+        raise ConfigError(
+            f"line {several.line}: the value is the mean of {several.runs} runs, but --search audits searches that keep what "
+            "is better in single runs; `partwise try --search NAME` shows what a search by its rule has kept"
+        )
     noise = known or noise_of_repeats(finished)
     sign = -1.0 if lower_is_better else 1.0
     first, *rest = finished

@@ -1,6 +1,7 @@
 """`results.tsv`, in which programs that search write a line per candidate: commit, value, memory, status, description.
 
-Such files have tabs between the cells and no quotes. A crash has a value such as 0.000000, which is no result.
+Such files have tabs between the cells and no quotes. A crash has a value such as 0.000000, which is no result. A further
+column says of how many runs a value is the mean, if of several.
 """
 
 import math
@@ -25,6 +26,7 @@ STATUS_WORDS: Mapping[str, Status] = {
 NOTHING = ("", "-", "n/a", "na", "none", "null")
 """Cells without a value, and without a commit: rows that share one of these are no repeats."""
 
+RUNS_COLUMN = "mean_of_runs"
 MAX_BYTES = 1 << 24
 FORMULA = ("=", "+", "-", "@")
 """How a cell starts that a spreadsheet would compute."""
@@ -40,6 +42,8 @@ class Row:
     status: Status
     description: str
     memory: float | None = None
+    runs: int = 1
+    """The value is the mean of as many."""
     line: int = 0
     """Its line in the file, from 1; 0 if it is not from a file."""
 
@@ -105,11 +109,14 @@ def render_results(file: ResultsFile) -> str:
 
     Control characters become spaces, and a cell that a spreadsheet would compute starts with an apostrophe.
     """
-    lines = ["\t".join(("commit", file.value_name, file.memory_name, "status", "description"))]
+    header = ["commit", file.value_name, file.memory_name, "status", "description"]
+    of_several = any(row.runs > 1 for row in file.rows)
+    lines = ["\t".join([*header, RUNS_COLUMN] if of_several else header)]
     for row in file.rows:
         value = "0.000000" if row.value is None else f"{row.value:.10g}"
         memory = f"{row.memory or 0.0:.1f}"
-        lines.append("\t".join((harmless(row.commit), value, memory, row.status, harmless(row.description))))
+        cells = [harmless(row.commit), value, memory, row.status, harmless(row.description)]
+        lines.append("\t".join([*cells, str(row.runs)] if of_several else cells))
     return "\n".join(lines) + "\n"
 
 
@@ -171,8 +178,17 @@ def _row(named: Mapping[str, str], value_name: str, memory_name: str, where: str
         status=status,
         description=_as_written(named["description"]),
         memory=_number(memory, f"{where}: {memory_name}={memory!r}: expected a number of GB such as 44.0"),
+        runs=_runs(named.get(RUNS_COLUMN, ""), where),
         line=line,
     )
+
+
+def _runs(text: str, where: str) -> int:
+    if not text:
+        return 1
+    if not (text.isascii() and text.isdigit() and 0 < len(text) < 10 and int(text)):
+        raise ConfigError(f"{where}: {RUNS_COLUMN}={text!r}: expected the number of runs, such as 1")
+    return int(text)
 
 
 def _as_written(cell: str) -> str:
