@@ -159,8 +159,8 @@ def requested(train: RuntimeSettings) -> dict[str, str]:
 def has_fast_bfloat16(device: str) -> bool:
     """Whether this hardware has native bfloat16 matmuls, so that `train.precision=auto` is bfloat16.
 
-    The kernels' tile registers (AMX) need AVX512-BF16 as well, which every CPU with AMX-BF16 has so far. On arm64 the speed of
-    BFMMLA has been measured in an emulator only, so the default there is float32 until a machine has shown more.
+    The kernels' tile registers (AMX) need AVX512-BF16 as well, which every CPU with AMX-BF16 has so far. On arm64 BFMMLA
+    has run in an emulator only, so the default there is float32 until a machine has shown its speed.
     """
     if device == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
