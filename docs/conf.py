@@ -9,7 +9,9 @@ release = version = __version__
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 html_theme = "furo"
 html_title = "partwise"
+html_static_path = ["static"]
+html_css_files = ["site.css"]
 myst_heading_anchors = 3
 autodoc_typehints = "description"
 autodoc_member_order = "bysource"
-exclude_patterns = ["images"]
+exclude_patterns = ["images", "static"]
