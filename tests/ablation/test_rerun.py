@@ -11,8 +11,9 @@ import pytest
 import partwise
 from comparisons import ARITHMETIC
 from partwise.ablation.rerun import differences_here, rerun
+from partwise.cli.commands.verify import repeat_trials
 from partwise.comparison.certificate.certificate import Certificate
-from partwise.comparison.certificate.verification import verify
+from partwise.comparison.certificate.verification import largest_difference, verify
 from partwise.comparison.experiment import Comparison
 from partwise.comparison.ledger.project import LEDGER_FILE, project_ledger
 from partwise.comparison.results import Results
@@ -92,6 +93,27 @@ def test_trials_are_repeated_bit_for_bit(finished: tuple[Path, Comparison]) -> N
     assert len(repeats) == sum(map(len, certificate.values.values()))
     assert [(repeat.arm, repeat.seed) for repeat in repeats if not repeat.equal] == [("mingpt", 0)]
     assert not any(path.name.startswith("partwise-rerun") for path in comparison.path.rglob("*"))
+
+
+def test_another_machine_explains_no_more_than_seeds_differ(
+    finished: tuple[Path, Comparison], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A value edited by half an SD over seeds passes elsewhere, one edited by four does not; here neither does."""
+    certificate = Certificate.read(finished[1].path)
+    most = largest_difference(certificate)
+    assert most is not None and most > 0
+    arms = certificate.numbers
+    for sds, held in ((0.5, True), (4.0, False)):
+        shift = sds * most / 3
+        edited = {arm: {seed: value + shift for seed, value in runs.items()} for arm, runs in arms.items()}
+        for machine, holds in ((["torch 2, not 1"], held), ([], False)):
+            monkeypatch.setattr("partwise.ablation.rerun.differences_here", lambda *_, machine=machine: machine)
+            [found] = repeat_trials(certificate.model_copy(update={"values": edited}), 1, ())
+            printed = capsys.readouterr().out
+            assert (found.fault is None) == holds and "off by" in printed
+            assert ("more than another machine" in printed) == bool(machine and not held)
+    alone = certificate.model_copy(update={"values": {arm: {0: runs[0]} for arm, runs in arms.items()}})
+    assert largest_difference(alone) is None, "one seed says nothing of noise"
 
 
 def test_other_code_machines_and_data_are_named(finished: tuple[Path, Comparison]) -> None:

@@ -4,7 +4,6 @@ The process runs as the user: it may read and write what the user may, and code 
 """
 
 import json
-import math
 import re
 import subprocess
 import sys
@@ -17,8 +16,7 @@ from partwise.classroom.check_result import RUN, Check, Outcome
 from partwise.classroom.collection import Collection, Entry, judge_together
 from partwise.classroom.hand_ins import shown
 from partwise.cli.terminal import console
-from partwise.comparison.certificate.certificate import CERTIFICATE_FILE, Certificate
-from partwise.comparison.stats.samples import pooled_sd
+from partwise.comparison.certificate.certificate import CERTIFICATE_FILE
 from partwise.config.reading import open_to_read
 from partwise.files import open_file, write_file
 from partwise.messages import quantity
@@ -26,8 +24,6 @@ from partwise.processes import ProcessGroup
 
 ASSIGNED = ("plan", "baseline")
 """Checks without whose success nothing is run: another baseline may be of any size."""
-MOST_SDS = 3.0
-"""SDs over seeds by which a repeated value may differ on another machine: roundings grow over training, but less."""
 SAFE_NAME = r"[A-Za-z_]\w*\.py"
 MAX_OUTPUT = 1 << 20
 WARNING = "this executes code of the hand-ins as you: use a user or a container of its own, without your files"
@@ -62,14 +58,7 @@ def executed(entry: Entry, run_parts: bool, trials: int, limit: float) -> Iterat
             path = Path(folder) / name
             write_file(path, content)
             words += ["--import", str(path)]
-        most = MOST_SDS * spread(entry.hand_in.certificate)
-        yield from run_child([*words, *["--check-parts"] * run_parts], Path(folder), limit, most)
-
-
-def spread(certificate: Certificate) -> float:
-    """The SD of a run over seeds, pooled over the arms."""
-    arms = certificate.numbers.values()
-    return pooled_sd([[value for value in runs.values() if math.isfinite(value)] for runs in arms]) or 0.0
+        yield from run_child([*words, *["--check-parts"] * run_parts], Path(folder), limit)
 
 
 def own_sources(entry: Entry) -> tuple[dict[str, bytes], str]:
@@ -82,7 +71,7 @@ def own_sources(entry: Entry) -> tuple[dict[str, bytes], str]:
     return {name: sources[name] for name in imports}, ""
 
 
-def run_child(words: list[str], folder: Path, limit: float, most: float) -> Iterator[Check]:
+def run_child(words: list[str], folder: Path, limit: float) -> Iterator[Check]:
     """The checks that the process reports; what it prints is read up to a bound."""
     out, err = folder / "stdout", folder / "stderr"
     with open_file(out, "wb") as stdout, open_file(err, "wb") as stderr:
@@ -94,7 +83,7 @@ def run_child(words: list[str], folder: Path, limit: float, most: float) -> Iter
             return
         finally:
             group.kill()
-    yield from reported(read_start(out), read_start(err), most)
+    yield from reported(read_start(out), read_start(err))
 
 
 def read_start(path: Path) -> str:
@@ -103,18 +92,13 @@ def read_start(path: Path) -> str:
         return file.read(MAX_OUTPUT).decode("utf-8", errors="replace")
 
 
-def reported(out: str, err: str, most: float) -> Iterator[Check]:
-    """The checks in the document of `verify --json`; without one, why there is none.
-
-    On another machine or version a value may differ, by at most `most`.
-    """
+def reported(out: str, err: str) -> Iterator[Check]:
+    """The checks in the document of `verify --json`; without one, why there is none."""
     try:
         repeated: list[dict[str, Any]] = json.loads(out)["certificates"][0]["repeated"]
         for each in repeated:
-            fault, statement, off = each["fault"], str(each["statement"]), abs(each["difference"] or 0.0)
-            if fault is None and not off <= most:
-                fault = "more than another machine or version explains"
-            outcome: Outcome = "objection" if fault else "told" if off else "holds"
+            fault, statement = each["fault"], str(each["statement"])
+            outcome: Outcome = "objection" if fault else "told" if each["difference"] else "holds"
             yield Check(RUN, outcome, shown(statement if fault is None else f"{statement}: no, {fault}", 300))
     except (ValueError, LookupError, TypeError, RecursionError):
         last = err.strip().splitlines()[-1:] or ["it printed no result"]

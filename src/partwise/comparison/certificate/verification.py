@@ -8,8 +8,11 @@ from partwise.comparison.certificate.certificate import Certificate, CertifiedVe
 from partwise.comparison.stats.effect import Effect
 from partwise.comparison.stats.methods import FIRST
 from partwise.comparison.stats.protocol import add_predictions
+from partwise.comparison.stats.samples import pooled_sd
 from partwise.config import ConfigError, digest
 
+MOST_SDS = 3
+"""SDs over seeds by which a repeated value may differ on another machine: roundings grow over training, but less."""
 PRECISION = 1e-9
 """Relative difference allowed between numbers that other versions of scipy computed."""
 
@@ -22,6 +25,16 @@ class VerifiedPart:
     fault: str | None = None
     difference: float | None = None
     """Of a trial that was repeated: its new value minus the stated one, if both are known."""
+
+
+def largest_difference(certificate: Certificate) -> float | None:
+    """How far another machine or version may take a value off; None if no arm has two values.
+
+    Other roundings are at worst another seed, so this is MOST_SDS SDs of a run over seeds, pooled over the arms.
+    """
+    arms = certificate.numbers.values()
+    spread = pooled_sd([[value for value in runs.values() if math.isfinite(value)] for runs in arms])
+    return None if spread is None else MOST_SDS * spread
 
 
 def verify(certificate: Certificate) -> list[VerifiedPart]:
