@@ -3,7 +3,6 @@
 import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +11,7 @@ from partwise.any_code.experiment_file import experiment_from_yaml
 from partwise.comparison.ledger.predictions import Prediction
 from partwise.config import ConfigError
 from partwise.config.yaml import read_yaml
-from partwise.run_names import check_run_name, default_run_name
-from partwise.studio.questions import Allowed, int_of, number_of, text_of
+from partwise.studio.questions import Allowed, int_of, name_of, number_of, predict_words, text_of
 
 KEYS = {"experiment", "seeds", "margin", "name"}
 SEEDS = 5
@@ -42,16 +40,13 @@ class ExperimentQuestion:
             raise ConfigError(f"{file}: the studio runs the experiments that it was started with: {named}")
         seeds = int_of(values["seeds"], "seeds") if values.get("seeds") else SEEDS
         margin = number_of(values["margin"], "margin") if values.get("margin") else None
-        first = default_run_name([Path(file).stem])
-        names = (f"{first}-{number}" if number > 1 else first for number in count(1))
-        name = text_of(values, "name") if values.get("name") else next(each for each in names if not is_taken(each))
-        return cls(file, check_run_name(name), seeds, margin)
+        return cls(file, name_of(values, [Path(file).stem], is_taken), seeds, margin)
 
     def compare_words(self, prediction: Prediction | None) -> list[str]:
         """The words of `partwise compare`, without the program."""
         margin = ["--margin", f"{self.margin:g}"] if self.margin else []
         words = ["compare", self.file, "--seeds", str(self.seeds), *margin, "--name", self.name]
-        return words + ([f"--predict={prediction.low:g},{prediction.high:g}"] if prediction else [])
+        return words + predict_words(prediction)
 
     def plan_words(self) -> list[str]:
         """The words of `partwise plan`."""

@@ -19,6 +19,7 @@ from partwise.lessons.slides import encode, text_and_code
 from partwise.studio.comparisons import Comparisons
 from partwise.studio.models import option
 from partwise.studio.processes import Processes
+from partwise.studio.questions import predict_words
 
 BEFORE, AFTER = ("The problem", "The idea", "Your prediction", "The run"), ("The answer", "An exercise")
 """The sections that a page shows before the run has ended, and those that explain its answer."""
@@ -96,8 +97,7 @@ class Lessons:
         }
 
     def _words(self, lesson: Lesson, prediction: Prediction | None) -> list[str]:
-        range_ = [f"--predict={prediction.low:g},{prediction.high:g}"] if prediction else []
-        return ["lesson", str(lesson.number), *range_]
+        return ["lesson", str(lesson.number), *predict_words(prediction)]
 
     def start(self, number: int, prediction: Prediction | None) -> None:
         """Start or resume the runs of a lesson; the command records the prediction first. Raises ConfigError."""

@@ -72,15 +72,12 @@ class Question:
             fields["first_seed"] = int_of(values["first_seed"], "first_seed")
         fields["margin"] = number_of(values.get("margin"), "margin")
         request = Request.from_dict(fields)
-        name = text_of(values, "name") if values.get("name") else free_name(values, change, is_taken)
-        return cls(request, check_run_name(name), allowed)
+        size = [SMALL] if values.get("size") == SMALL else []
+        return cls(request, name_of(values, [preset, *change, Path(data).stem, *size], is_taken), allowed)
 
     def compare_words(self, prediction: Prediction | None) -> list[str]:
         """The words of `partwise compare`, without the program."""
-        words = shlex.split(self.request.command(self.name, self.allowed.imports))[1:]
-        if prediction:
-            words.append(f"--predict={prediction.low:g},{prediction.high:g}")
-        return words
+        return shlex.split(self.request.command(self.name, self.allowed.imports))[1:] + predict_words(prediction)
 
     def plan_words(self) -> list[str]:
         """The words of `partwise plan`: the seeds are for it to vary."""
@@ -92,12 +89,16 @@ class Question:
         return ["plan", *change, *data, *common, *looks, "--margin", f"{request.margin:g}", "--json"]
 
 
-def free_name(values: Mapping[str, Any], change: Sequence[str], is_taken: Callable[[str], bool]) -> str:
-    """`mingpt_ffn=swiglu_shakespeare_small`, or `...-2` if that is taken."""
-    size = [SMALL] if values.get("size") == SMALL else []
-    name = default_run_name([values["preset"], *change, Path(values["data"]).stem, *size])
-    names = (f"{name}-{number}" if number > 1 else name for number in count(1))
-    return next(each for each in names if not is_taken(each))
+def name_of(values: Mapping[str, Any], words: Sequence[str], is_taken: Callable[[str], bool]) -> str:
+    """The name that a page gives, else one of words, `mingpt_ffn=swiglu`, or `...-2` if that is taken. Raises ConfigError."""
+    first = default_run_name([*words])
+    names = (f"{first}-{number}" if number > 1 else first for number in count(1))
+    name = text_of(values, "name") if values.get("name") else next(each for each in names if not is_taken(each))
+    return check_run_name(name)
+
+
+def predict_words(prediction: Prediction | None) -> list[str]:
+    return [f"--predict={prediction.low:g},{prediction.high:g}"] if prediction else []
 
 
 def common_words(values: Mapping[str, Any], change: Sequence[str], common: Sequence[str]) -> list[str]:
