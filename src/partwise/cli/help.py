@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import nullcontext
 from typing import Any, ClassVar
 
 from typer.core import TyperGroup
@@ -57,10 +56,11 @@ class Group(TyperGroup):
     """Its commands by the headings of its help; a command without one is under `Commands`."""
 
     def main(self, args: Sequence[str] | None = None, *others: Any, **settings: Any) -> Any:
-        from partwise.cli.terminal import only_json
+        if "--json" not in (sys.argv if args is None else args):
+            return super().main(args, *others, **settings)
+        from partwise.cli.json_output import only_json
 
-        # before anything runs that a user wrote, such as a part of --import
-        with only_json() if "--json" in (sys.argv if args is None else args) else nullcontext():
+        with only_json():  # before anything runs that a user wrote, such as a part of --import
             return super().main(args, *others, **settings)
 
     def get_params(self, ctx: Any) -> list[Any]:

@@ -9,13 +9,14 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, TextIO
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
 from partwise.cli.help import NARROW
+from partwise.cli.json_output import json_output
 from partwise.console import console, stderr_console
 from partwise.messages import CONTROLS, format_duration
 from partwise.plots.text_table import TextTable
@@ -23,62 +24,6 @@ from partwise.wrapping import wrap
 
 if TYPE_CHECKING:
     from partwise.train.run_folder import RunFolder
-
-
-class JsonOutput:
-    """Standard output while it is for JSON alone: `sys.stdout` and its descriptor are those of standard error."""
-
-    def __init__(self) -> None:
-        self.stdout = sys.stdout
-        try:
-            self.is_file = sys.stdout.fileno() == 1
-        except OSError:  # a stream in memory
-            self.is_file = False
-        self.file = self.stdout
-        if self.is_file:  # processes of a user's code, and C, write to the descriptor
-            sys.stdout.flush()
-            self.file = os.fdopen(os.dup(1), "w", encoding=sys.stdout.encoding, errors=sys.stdout.errors)
-            os.dup2(2, 1)
-        sys.stdout = self.stderr = sys.stderr
-        console.soft_wrap = not sys.stderr.isatty()
-
-    def end(self) -> None:
-        with suppress(BrokenPipeError):
-            self.file.flush()
-        if self.is_file:
-            os.dup2(self.file.fileno(), 1)
-            with suppress(BrokenPipeError):
-                self.file.close()
-        if sys.stdout is self.stderr:
-            sys.stdout = self.stdout
-            console.soft_wrap = not sys.stdout.isatty()
-
-
-_json: JsonOutput | None = None
-
-
-@contextmanager
-def only_json() -> Iterator[None]:
-    """Send everything else to standard error, also what code of the user prints: standard output is for JSON."""
-    global _json
-    _json = JsonOutput()
-    try:
-        yield
-    finally:
-        end_json()
-
-
-def end_json() -> None:
-    """Let standard output be for everything again, as at the end of a command."""
-    global _json
-    if _json:
-        _json.end()
-    _json = None
-
-
-def json_output() -> TextIO:
-    """The file that JSON is written to: standard output."""
-    return _json.file if _json else sys.stdout
 
 
 def print_json(values: Any) -> None:

@@ -9,7 +9,8 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from partwise.baselines.scale import far_below, ngram_name, place_loss
-from partwise.cli.terminal import console, end_json, print_json, progress_bar, table
+from partwise.cli.json_output import end_json
+from partwise.cli.terminal import console, print_json, progress_bar, table
 from partwise.compute.runtime import Runtime
 from partwise.config import ConfigError
 from partwise.config.overrides import apply_overrides, flatten

@@ -5,7 +5,8 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
-from partwise.cli.terminal import console, flush_text, json_output, with_prompt
+from partwise.cli.json_output import json_output
+from partwise.cli.terminal import console, flush_text, with_prompt
 from partwise.compute.backend_plan import apply_backends
 from partwise.compute.runtime import choose_runtime
 from partwise.config import ConfigError
