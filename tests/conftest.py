@@ -14,7 +14,7 @@ import pytest
 from hypothesis import settings
 
 import tiers
-from emulated_windows.left_out import LEFT_OUT, POSIX_TESTS
+from emulated_windows.left_out import LEFT_OUT, ON_WINDOWS_ITSELF
 from tiers import pytest_runtest_setup  # noqa: F401  a hook
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def left_out(test: str, config: pytest.Config) -> bool:
     name = test.replace(os.sep, "/").rpartition("/tests/")[2]
     emulated = config.getoption("--without-posix")
     return (name in LEFT_OUT and (emulated or sys.platform == "win32")) or (
-        name in POSIX_TESTS and sys.platform == "win32"
+        name in ON_WINDOWS_ITSELF and sys.platform == "win32"
     )
 
 

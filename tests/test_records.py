@@ -63,6 +63,9 @@ def time_limit(seconds: int, words: list[str]) -> Iterator[None]:
     def stop(*_: object) -> None:
         raise AssertionError(f"`partwise {' '.join(words)}` does not end")
 
+    if sys.platform == "win32":  # which has no alarms
+        yield
+        return
     before = signal.signal(signal.SIGALRM, stop)
     signal.alarm(seconds)
     try:

@@ -19,6 +19,7 @@ LAYERS = [
     "openmp",
     "messages",
     "wrapping",
+    "quoting",
     "console",
     "web_guard",
     "config",

@@ -36,12 +36,16 @@ EXCEPTIONS = range(0xC0000000, 0xD0000000)
 
 
 def send(process: "subprocess.Popen[Any]", number: signal.Signals = signal.SIGTERM) -> None:
-    """Send a signal to a process started with OWN_GROUP; on Windows, where only Ctrl-Break reaches another process, that."""
+    """Send a signal to a process started with OWN_GROUP; on Windows, where only Ctrl-Break reaches another process, that.
+
+    Where Windows has no console to send it by, the process ends at once.
+    """
     if process.poll() is not None:
         return
-    with suppress(OSError):  # it has just ended, or has no console
+    with suppress(OSError):  # it has just ended
         if sys.platform == "win32":
-            process.send_signal(signal.CTRL_BREAK_EVENT)
+            with suppress(SystemError):  # there is no console: Python has ended the process, and raises this
+                process.send_signal(signal.CTRL_BREAK_EVENT)
         else:
             process.send_signal(number)
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from command_line import run
+from partwise import quoting
 from partwise.config import REGISTRY
 
 TINY = [
@@ -335,24 +336,24 @@ def test_the_demo_names_three_commands_that_work(
 
 
 @pytest.mark.parametrize(
-    ("called", "on_path", "shown"),
+    ("called", "on_path", "named"),
     [
-        (".venv/bin/partwise", False, ".venv/bin/partwise"),
-        ("/a folder/bin/partwise", False, "'/a folder/bin/partwise'"),
-        (".venv/bin/partwise", True, "partwise"),
-        ("/a/partwise/__main__.py", False, "partwise"),
+        (".venv/bin/partwise", False, True),
+        ("/a folder/bin/partwise", False, True),
+        (".venv/bin/partwise", True, False),
+        ("/a/partwise/__main__.py", False, False),
     ],
 )
 def test_the_demo_names_the_command_as_the_shell_finds_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, called: str, on_path: bool, shown: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, called: str, on_path: bool, named: bool
 ) -> None:
     from partwise.cli.commands.demo import program
 
     if on_path:
-        (tmp_path / "partwise").touch(mode=0o755)
+        (tmp_path / ("partwise.exe" if sys.platform == "win32" else "partwise")).touch(mode=0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(sys, "argv", [called, "demo"])
-    assert program() == shown
+    assert program() == (quoting.program(str(Path(called))) if named else "partwise")
 
 
 @pytest.mark.parametrize(
@@ -376,7 +377,8 @@ def test_a_folder_that_cannot_be_written_is_one_line(
     small = [word for option in TINY for word in (["--common", option] if words[0] == "compare" else [option])]
     assert run(monkeypatch, *words, "--data", "text.txt", *small) == 2
     error = capfd.readouterr().err
-    assert error.count("\n") == 1 and error.startswith("error: cannot write runs/mingpt") and "permissions" in error
+    assert error.count("\n") == 1 and error.startswith(f"error: cannot write {Path('runs/mingpt')}")
+    assert "permissions" in error
     (here / "runs").unlink()
     monkeypatch.setenv("PARTWISE_CACHE", str(here / "text.txt" / "cache"))
     assert run(monkeypatch, *words, "--data", "text.txt", *small) == 2

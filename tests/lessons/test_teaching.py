@@ -1,6 +1,7 @@
 """The teacher's page: its answers are right, its mistakes are wrong, and it has every lesson."""
 
 import math
+from pathlib import Path
 
 import pytest
 
@@ -14,7 +15,7 @@ LESSONS = all_lessons()
 
 @pytest.mark.parametrize("number", NOTES)
 def test_solutions_are_right_and_mistakes_are_explained(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(__file__.rpartition("/tests/")[0])  # a solution of lesson 12 is a file of the repository
+    monkeypatch.chdir(Path(__file__).parents[2])  # a solution of lesson 12 is a file of the repository
     note, check = NOTES[number].answer, CHECKS[number]
     assert note and check(note) is None
     told = [check(each) for each in NOTES[number].mistakes]

@@ -16,6 +16,7 @@ from partwise.config import ConfigError, read_file
 from partwise.config.yaml import show
 from partwise.files import link_to, open_file
 from partwise.git import missing_objects, run_git, shell
+from partwise.quoting import quote
 
 READY = ".partwise-ready"
 """Written once the setup of a worktree has succeeded."""
@@ -124,7 +125,7 @@ class Repository:
             raise ConfigError(
                 f"{self.root} is a partial clone that lacks objects of commit {commit[:10]}: "
                 f"{show(', '.join(missing[:3]))}{more}; nothing is fetched automatically: if you trust its remote, "
-                f"`git -C {shlex.quote(str(self.root))} archive --output=/dev/null {commit[:10]}` fetches them"
+                f"`git -C {quote(str(self.root))} archive --output=/dev/null {commit[:10]}` fetches them"
             )
         raise ConfigError(f"cannot create a worktree of {commit[:10]}: {show(' '.join(stderr.split()))}")
 

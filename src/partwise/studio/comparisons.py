@@ -215,6 +215,6 @@ class Comparisons:
             FolderLock(path).release()
         except ConfigError:  # it is held, so the process that it names lives
             if owner:
-                os.kill(owner, signal.SIGTERM)
+                os.kill(owner, signal.SIGTERM)  # on Windows it ends at once, and resumes from its last checkpoint
                 return
         raise ConfigError(f"{name} does not run")

@@ -1,11 +1,11 @@
 """The output of `compare` for any kind of comparison: question, progress, summary."""
 
-import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
 import typer
 
+from partwise import quoting
 from partwise.cli.terminal import console, print_json, table
 from partwise.comparison.experiment import Comparison
 from partwise.comparison.followups import add_replication, make_replication, run_grid
@@ -108,7 +108,7 @@ def announce(comparison: Comparison) -> None:
         )
     if comparison.on == "workers":
         words = [str(comparison.path), *(word for name in comparison.workload.imports for word in ("--import", name))]
-        console.print(f"waiting for workers: partwise work {shlex.join(words)}", markup=False, soft_wrap=True)
+        console.print(f"waiting for workers: partwise work {quoting.join(words)}", markup=False, soft_wrap=True)
     if plan.common:
         console.print(f"for every arm: {' '.join(plan.common)}", markup=False)
     for sentence in plan.mixed_changes:

@@ -1,11 +1,11 @@
 """`demo`: three changes of a small GPT, and three different answers."""
 
-import shlex
 import shutil
 import sys
 from pathlib import Path
 from typing import Any
 
+from partwise import quoting
 from partwise.ablation.request import Request
 from partwise.ablation.run_comparison import make_comparison
 from partwise.ablation.small_model import SMALL_MODEL
@@ -37,7 +37,7 @@ def run_demo(name: str, first_seed: int, steps: int | None) -> None:
     partwise = program()
     console.print(
         "\nTry next:\n"
-        f'  {partwise} generate {shlex.quote(str(trained))} --prompt "ROMEO:"\n'
+        f'  {partwise} generate {quoting.quote(str(trained))} --prompt "ROMEO:"\n'
         f"  {partwise} compare mingpt ffn=swiglu --data shakespeare --dry-run\n"
         f"  {partwise} parts",
         markup=False,
@@ -50,7 +50,7 @@ def program() -> str:
     called = Path(sys.argv[0])
     if called.name != "partwise" or shutil.which("partwise"):
         return "partwise"
-    return shlex.quote(str(called))
+    return quoting.program(str(called))
 
 
 def print_samples(comparison: Comparison) -> None:

@@ -1,10 +1,10 @@
 """`study`: run, list, judge, time, table."""
 
-import shlex
 from pathlib import Path
 
 from rich.text import Text
 
+from partwise import quoting
 from partwise.ablation.run_workload import ArmTime
 from partwise.cli.commands.compare_output import say_stopped, start_progress
 from partwise.cli.commands.compare_preset import show_estimate
@@ -46,7 +46,7 @@ def run_studies(
         except KeyboardInterrupt as error:
             words = [*names, *(["--protocol", protocol] if protocol else []), *(f"--comparison={key}" for key in only)]
             words += ["--workers", str(workers)] if workers else []
-            say_stopped(error, f"To resume:\n  {shlex.join(['partwise', 'study', 'run', *words])}")
+            say_stopped(error, f"To resume:\n  {quoting.join(['partwise', 'study', 'run', *words])}")
             raise
         for key, results in StudyResults.from_json(path).comparisons.items():
             if not only or key in only:

@@ -4,7 +4,6 @@ import contextlib
 import os
 import platform
 import queue
-import shlex
 import threading
 import time
 import uuid
@@ -25,6 +24,7 @@ from partwise.files import own_sources
 from partwise.json_files import write_json
 from partwise.machine import hardware
 from partwise.messages import quantity
+from partwise.quoting import quote
 from partwise.records import DamagedFileError, read_record
 from partwise.run_names import explain_write_errors
 from partwise.version import __version__
@@ -156,7 +156,7 @@ class Work:
         for source in stored.texts("imports") if "imports" in stored else ():
             if source not in self.imports:
                 raise ConfigError(
-                    f"{job.folder / JOB} imports {show(source)}: if you trust it, add --import {shlex.quote(source)}"
+                    f"{job.folder / JOB} imports {show(source)}: if you trust it, add --import {quote(source)}"
                 )
 
     def _wait(self, server: Server) -> None:
