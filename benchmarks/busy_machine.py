@@ -159,7 +159,8 @@ def make_rows(times: Times, what: str) -> list[Row]:
 
 def train(precision: str, peer: bool = False, nanogpt: str = "", **sizes: int) -> None:
     """A child: answers the number of steps with the seconds and the CPU seconds of one."""
-    step = theirs(sizes, nanogpt) if peer else ours(sizes, precision)
+    with contextlib.redirect_stdout(sys.stderr):  # nanoGPT prints, and the answers are read as JSON
+        step = theirs(sizes, nanogpt) if peer else ours(sizes, precision)
     for line in sys.stdin:
         began, cpu = time.perf_counter(), time.process_time()
         for _ in range(int(line)):
