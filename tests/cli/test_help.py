@@ -71,3 +71,9 @@ def test_commands_stand_in_groups(monkeypatch: pytest.MonkeyPatch, capsys: pytes
     assert "partwise compare --help preset (or file, refs, course)" in shown(
         monkeypatch, capsys, 80, "compare", "--help"
     )
+
+
+def test_the_first_commands_are_whole_in_a_narrow_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert "  partwise compare mingpt ffn=swiglu" in shown(monkeypatch, capsys, 30).splitlines()

@@ -133,16 +133,18 @@ def entry_lines(name: str, text: str, indent: int, width: int) -> Iterator[str]:
     """An option with its description, all but the first line indented."""
     head = f"  {name}"
     if len(head) + 2 > indent:
-        yield from wrap(name, width, "  ", " " * 4)
+        yield from text_lines(name, width, "  ", " " * 4)
         head = ""
     yield from text_lines(text, width, head.ljust(indent), " " * indent) if text else [head]
 
 
 def text_lines(text: str, width: int, initial: str = "", subsequent: str = "") -> Iterator[str]:
-    """Wrapped paragraphs; an example is a command to copy, which stays one line."""
+    """Wrapped paragraphs; a command to copy stays one line."""
     for paragraph in text.split("\n\n"):
-        example = paragraph.startswith("Example: ")
-        yield from [initial + " ".join(paragraph.split())] if example else wrap(paragraph, width, initial, subsequent)
+        if paragraph.startswith(("Example: ", "partwise ")):
+            yield initial + " ".join(paragraph.split())
+        else:
+            yield from wrap(paragraph, width, initial, subsequent)
         initial = subsequent
 
 
