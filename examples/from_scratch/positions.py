@@ -11,7 +11,7 @@ def learned(x: Tensor, table: Tensor) -> Tensor:
 
 
 def frequencies(width: int, base: float = 10000.0) -> Tensor:
-    """w_i = base^(-2i / width): the radians per position of each pair of dimensions, from fast to slow."""
+    """w_i = base^(-2i / width): radians per position, from fast to slow."""
     i = torch.arange(width // 2, dtype=torch.float64)
     return base ** (-2 * i / width)  # (width / 2,)
 

@@ -24,7 +24,7 @@ RIGHT = {
     7: ["0.01", "0.005", "0.02 nats"],
     8: ["0.002,0.006", "2e-3 and 6e-3"],
     9: ["768000", "768,000 bytes"],
-    10: ["size, steps and rate", "the number of parameters, the steps, the learning rate"],
+    10: ["size, steps and rate", "all three", "the number of parameters, the steps, the learning rate"],
     11: [
         "positions=rope_ntk positions.factor=4",
         "positions=rope_yarn positions.factor=4.0 positions.original_context_length=128",
@@ -75,6 +75,7 @@ WRONG = {
     5: {
         f"{ENTROPY / math.log(2):.3f}": "bits",
         f"{ENTROPY / math.log(10):.3f}": "log10",
+        f"{ENTROPY / math.log(4):.3f}": "share of log 4",
         f"-{ENTROPY}": "sign",
         "1.386": "log 4",
         "2.506": "perplexity",
@@ -121,6 +122,7 @@ WRONG = {
         str(CACHE_BYTES * 8): "bits",
         "768": "kB",
         "750": "KiB",
+        "0.768 MB": "A millionth",
         str(CACHE_BYTES * 3): "keys AND values; six times",
         str(CACHE_BYTES * 2): "not 8",
         "17": "Multiply",

@@ -4,8 +4,10 @@ import importlib
 import inspect
 import json
 import operator
+import random
 import re
 import textwrap
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,7 +21,16 @@ from partwise.cli import app
 from partwise.comparison.ledger.predictions import Prediction
 from partwise.comparison.ledger.project import project_ledger
 from partwise.config import ConfigError
-from partwise.lessons.answers import ALPHA, answer_file, expected, find_value, judge, per_seed, read_answer
+from partwise.lessons.answers import (
+    ALPHA,
+    answer_file,
+    expected,
+    final_losses,
+    find_value,
+    judge,
+    per_seed,
+    read_answer,
+)
 from partwise.lessons.exercises import FOUR_GRAM
 from partwise.lessons.findings import answer_table, draw_picture, picture_table
 from partwise.lessons.lesson import (
@@ -104,7 +115,7 @@ def test_a_listing_is_whole(number: int) -> None:
 
 @pytest.mark.parametrize("number", LESSONS)
 def test_a_listing_has_a_line_of_the_terminal_for_each_of_its_own(number: int) -> None:
-    """A terminal of 80 columns shows code as it is: with a margin of a column on each side, no line is continued."""
+    """A terminal of 80 columns shows code as it can be copied: no line is continued, indented, or padded with spaces."""
     for text in map(with_listings, LESSONS[number].sections.values()):
         for block in re.findall(r"^```.*?^```$", text, re.DOTALL | re.MULTILINE):
             lines = block.splitlines()[1:-1]
@@ -112,7 +123,7 @@ def test_a_listing_has_a_line_of_the_terminal_for_each_of_its_own(number: int) -
             shown = lesson_command.console.render_lines(
                 lesson_text.LessonText(block), lesson_command.console.options.update_width(80), pad=False
             )
-            assert len(shown) == len(lines) + 2  # an empty line above and below
+            assert ["".join(piece.text for piece in line) for line in shown] == ["", *lines, ""]
 
 
 @pytest.mark.parametrize("number", LESSONS)
@@ -265,6 +276,20 @@ def test_values_of_a_lesson_are_those_of_its_seeds() -> None:
     assert [effect.verdict for effect in effects] == ["worse", "better"]
 
 
+def test_how_often_verdicts_on_nothing_differ_is_what_lesson_2_says() -> None:
+    lesson = LESSONS[2]
+    losses = final_losses(read_answer(lesson).measured["main"])
+    draw, found = random.Random(0), Counter[str]()
+    for _ in range(1000):
+        seeds = draw.sample(sorted(losses["mingpt"]), lesson.seeds)
+        positions = judge(losses, lesson.head.runs["main"], seeds)[1]
+        assert positions.arm == "train.reinitialize=positions"
+        found[positions.verdict] += 1
+    assert found == {"equivalent": 980, "undecided": 18, "better": 1, "worse": 1}
+    text = " ".join(lesson.sections["The answer"].split())
+    assert "980 are equivalent on other positions and 18 undecided; one says *better*, and one *worse*" in text
+
+
 @pytest.mark.parametrize(
     ("text", "low", "high"),
     [("-0.1,0.02", -0.1, 0.02), ("-0.1 to 0.02", -0.1, 0.02), ("1e-3 .5", 1e-3, 0.5), ("-1..-.5", -1, -0.5)],
@@ -341,9 +366,11 @@ def test_a_prediction_is_in_the_ledger_before_the_first_run(
         kinds[0] == "prediction" and kinds[-1] == "predicted result" and kinds.count("started") == len(lesson.head.runs)
     )
     assert "predictions that held: 1 of 1" in result.output
+    assert ("measuring" in result.output) == bool(lesson.head.measures)
+    assert "removing this arm" not in result.output  # the arms are the lesson's
     before = {path: path.stat().st_mtime_ns for path in Path("runs").rglob("result.json")}
     again = CliRunner().invoke(app, ["lesson", str(number), "--no-predict"])
-    assert again.exit_code == 0 and "in the ledger: -9 to 9" in again.output
+    assert again.exit_code == 0 and "in the ledger: -9 to 9" in again.output and "measuring" not in again.output
     assert before == {path: path.stat().st_mtime_ns for path in Path("runs").rglob("result.json")}
     document = json.loads(CliRunner().invoke(app, ["lesson", str(number), "--no-predict", "--json"]).stdout)
     assert (

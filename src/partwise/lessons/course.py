@@ -62,13 +62,20 @@ class LessonRun:
         """An estimate for this machine, measured over a few steps of training."""
         return sum(each.estimate(each.finished_runs()).minutes_left for each in self.comparisons.values())
 
-    def run(self, show: Progress | None = None) -> Measured:
-        """Train what is missing and measure every model. Raises ConfigError, or KeyboardInterrupt after saving."""
+    def run(self, show: Progress | None = None, on_measuring: Callable[[int], None] = lambda models: None) -> Measured:
+        """Train what is missing and measure every model. Raises ConfigError, or KeyboardInterrupt after saving.
+
+        `on_measuring` is called with the number of trained models before they are measured, which takes a while.
+        """
         measured = {}
         for key, comparison in self.comparisons.items():
             with show(comparison) if show else nullcontext(ignore) as progress:
                 results = comparison.run(progress)
-            measured[key] = self.measure(comparison, results, self.lesson.head.measures.get(key, []))
+            measures = self.lesson.head.measures.get(key, [])
+            models = sum(not (trial.folder / MEASURES_FILE).exists() for trial in comparison.trials) if measures else 0
+            if models:
+                on_measuring(models)
+            measured[key] = self.measure(comparison, results, measures)
         return measured
 
     def measure(

@@ -151,6 +151,8 @@ def check_entropy(text: str) -> str | None:
         right / math.log(2): "That is in bits: log2. The natural logarithm gives nats.",
         right / math.log(10): "That is with log10. The natural logarithm gives nats.",
         -right: "The sign: log p is negative, and the entropy is minus the sum.",
+        right
+        / math.log(4): "That is the share of log 4, the largest entropy of four weights. Give the entropy itself.",
         math.log(4): "That is log 4, the entropy if all four weigh the same. The scores differ.",
         math.exp(right): "That is exp of the entropy, the perplexity: as many equal choices would be as uncertain.",
         -p[0] * math.log(p[0]): "That is the term of the first weight alone: sum p log p over all four.",
@@ -238,7 +240,7 @@ def check_cache(text: str) -> str | None:
 def check_confounded(text: str) -> str | None:
     words = {"size": r"size|param|width", "steps": r"step|long|length", "rate": r"rate|\blr\b"}
     named = {word for word, pattern in words.items() if re.search(pattern, text.lower())}
-    if named == set(words):
+    if named == set(words) or (not named and re.search(r"\ball\b", text.lower())):
         return None
     if not named:
         return "Answer with those of size, steps and rate that may be the reason."

@@ -113,7 +113,7 @@ def announce(comparison: Comparison) -> None:
         console.print(f"for every arm: {' '.join(plan.common)}", markup=False)
     for sentence in plan.mixed_changes:
         console.print(f"note: {sentence}", markup=False)
-    if not comparison.is_started:
+    if not comparison.is_started and "lesson" not in comparison.origin:  # whose reader chose no arms
         for note in comparison.workload.notes(plan):
             console.print(note, markup=False)
 

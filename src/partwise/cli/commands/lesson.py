@@ -232,7 +232,10 @@ class Reader:
             if self.stored:
                 return
         try:
-            self.measured = run.run(start_progress)
+            self.measured = run.run(
+                start_progress,
+                lambda models: console.print(f"measuring {quantity(models, 'trained model')}", markup=False),
+            )
         except KeyboardInterrupt as error:
             say_stopped(error, f"To resume:\n  partwise lesson {self.lesson.number}")
             raise
