@@ -215,7 +215,7 @@ def test_an_enter_too_many_loses_no_prediction(
 def test_the_list_of_lessons_names_the_next_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for done in (0, 1, 2):
-        assert f"next: partwise lesson {done + 1};" in CliRunner().invoke(app, ["lesson"]).output
+        assert f"next: `partwise lesson {done + 1}`;" in CliRunner().invoke(app, ["lesson"]).output
         write_progress(done + 1, "done")
 
 
