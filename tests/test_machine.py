@@ -18,13 +18,14 @@ from users import IS_ROOT
 
 def test_a_process_is_alive_until_it_has_ended() -> None:
     process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    assert is_alive(process.pid) and is_alive(1)
+    assert is_alive(process.pid) and is_alive(os.getppid())
     process.communicate(b"\n")
     assert not is_alive(process.pid) and not is_alive(2**70)
 
 
 def test_the_cache_is_partwise_cache_or_below_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    for name in ("HOME", "USERPROFILE"):  # the second on Windows
+        monkeypatch.setenv(name, str(tmp_path / "home"))
     for value, expected in ((str(tmp_path), tmp_path), ("", tmp_path / "home" / ".cache" / "partwise")):
         monkeypatch.setenv("PARTWISE_CACHE", value)
         assert cache_root() == expected

@@ -23,7 +23,9 @@ def test_the_users_choice_stays(chosen: dict[str, str]) -> None:
 def test_the_limit_is_set_before_torch_is_loaded() -> None:
     """`putenv`, and not only `os.environ`: the runtime is not Python."""
     clean = {name: value for name, value in os.environ.items() if name not in (POLICY, *WAITING)}
-    code = "import partwise, subprocess, sys; assert 'torch' not in sys.modules; subprocess.run(['env'], check=True)"
+    shown = "import os; print(*(f'{name}={value}' for name, value in os.environ.items()), sep=chr(10))"
+    code = "import partwise, subprocess, sys; assert 'torch' not in sys.modules; "
+    code += f'subprocess.run([sys.executable, "-c", {shown!r}], check=True)'
     done = subprocess.run([sys.executable, "-c", code], env=clean, capture_output=True, text=True, check=True)
     assert {f"{name}={value}" for name, value in WAITING.items()} <= set(done.stdout.splitlines())
 

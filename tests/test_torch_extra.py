@@ -1,5 +1,6 @@
 """Without torch, the instrument works whole, and all else says in one line what to install."""
 
+import os
 import re
 import tomllib
 from pathlib import Path
@@ -26,7 +27,7 @@ sys.meta_path.insert(0, Absent())
 @pytest.mark.promise
 def test_the_instrument_works_without_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "sitecustomize.py").write_text(ABSENT)
-    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{Path(partwise.__file__).parent.parent}")
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{Path(partwise.__file__).parent.parent}")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(AssertionError, match="No module named 'torch'"):  # torch is hidden
         wheel_smoke.run("-c", "import torch")

@@ -1,7 +1,9 @@
 """Nothing in the working folder is imported, whatever its name: a folder may hold files of other people."""
 
+import shutil
 import subprocess
 import sys
+import sysconfig
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
@@ -10,8 +12,8 @@ import pytest
 from comparisons import ARITHMETIC
 
 MARKER = "imported.txt"
-HOSTILE = f"""\
-with open(__file__.rpartition("/")[0] + "/{MARKER}", "a") as file:
+HOSTILE = """\
+with open({marker!r}, "a") as file:
     file.write(__name__ + "\\n")
 raise SystemExit("imported from the working folder")
 """
@@ -28,7 +30,7 @@ def importable_names() -> set[str]:
 def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("working folder")
     for name in importable_names():
-        (folder / f"{name}.py").write_text(HOSTILE)
+        (folder / f"{name}.py").write_text(HOSTILE.format(marker=str(folder / MARKER)))
     (folder / "e.yaml").write_text(
         "command: /bin/sh -c 'echo loss $((100 + $0 * 7 % 11 + $1))' {seed} {args}\n"
         "arms: {a: {args: '0'}, b: {args: '5'}}\nmetric: {margin: 1, pattern: 'loss (\\S+)'}\n"
@@ -85,7 +87,8 @@ LONG = ("of a run", "of a model", "of none")
     ],
 )
 def test_no_command_imports_from_the_working_folder(hostile: Path, commands: list[tuple[str, ...]]) -> None:
-    program = str(Path(sys.executable).with_name("partwise"))
+    program = shutil.which("partwise", path=sysconfig.get_path("scripts"))
+    assert program
     for words in commands:
         done = subprocess.run([program, *words], cwd=hostile, capture_output=True, text=True, check=False, timeout=300)
         imported = (hostile / MARKER).read_text() if (hostile / MARKER).exists() else ""

@@ -144,7 +144,7 @@ def test_results_that_cannot_be_written_are_one_line(here: Path) -> None:
     study = find_study("swiglu")
     (here / "studies").mkdir(exist_ok=True)
     (here / "studies" / "swiglu").write_text("in its place")
-    with pytest.raises(ConfigError, match=r"^[^\n]*studies/swiglu[^\n]*$"):
+    with pytest.raises(ConfigError, match=r"^[^\n]*studies.swiglu[^\n]*$"):
         study.write(study.read())
 
 
