@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import settings
@@ -43,6 +43,26 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--without-posix"):
         sys.path.insert(0, str(Path(__file__).with_name("emulated_windows")))
         importlib.import_module("emulation").install()
+
+
+if sys.platform == "win32":
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_call() -> Iterator[None]:
+        """Skip a test where a link needs a privilege, or where wine only says that it has made one."""
+        make_link = os.symlink
+
+        def symlink(target: Any, link: Any, target_is_directory: bool = False) -> None:
+            with suppress(OSError):
+                make_link(target, link, target_is_directory)
+            if not os.path.islink(link):
+                pytest.skip("this system makes no symbolic links")
+
+        os.symlink = symlink
+        try:
+            return (yield)
+        finally:
+            os.symlink = make_link
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

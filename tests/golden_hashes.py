@@ -6,6 +6,7 @@ the numbers that was meant.
 
 import hashlib
 import json
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -44,7 +45,7 @@ def machine_kind() -> str:
     except OSError:
         pass
     compiler = "no compiler"
-    if kernels_available():
+    if kernels_available() and shutil.which("g++"):
         compiler = subprocess.run(
             ["g++", "-dumpfullversion"], capture_output=True, text=True, check=False
         ).stdout.strip()

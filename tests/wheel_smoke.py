@@ -40,7 +40,7 @@ VALUES = "arm,seed,value\n" + "".join(
     f"{arm},{seed},{value}{seed}\n" for arm, value in (("base", "1.0"), ("new", "0.")) for seed in range(4)
 )
 EXPERIMENT = r"""
-command: sh -c 'echo loss {value}{seed}'
+command: '"PYTHON" -c "print(''loss {value}{seed}'')"'
 arms:
   small: {value: "1.0"}
   large: {value: "2."}
@@ -85,7 +85,7 @@ def partwise(*words: str, status: int = 0) -> subprocess.CompletedProcess[str]:
 def check_instrument() -> None:
     """Judge values, commands and functions in the current folder, where torch cannot be imported."""
     for name, text in (("v.csv", VALUES), ("e.yaml", EXPERIMENT), ("own.py", FUNCTION)):
-        Path(name).write_text(text, encoding="utf-8")
+        Path(name).write_text(text.replace("PYTHON", Path(sys.executable).as_posix()), encoding="utf-8")
     assert "new is better than base" in partwise("verdict", "v.csv", "--margin", "0.01").stdout
     assert "MDE" in partwise("plan", "--sd", "0.01", "--margin", "0.02").stdout
     assert "large is worse than small" in partwise("compare", "e.yaml", "--seeds", "4").stdout

@@ -26,6 +26,10 @@ INTERPRETER = (
 NUMPY = "numpy==1.26.4"  # later ones call `crealf`, which wine 10 lacks
 FREE = ("numpy==", "pandas==")  # in other versions than elsewhere: those that run with this numpy
 TESTS = ["python.exe", "-m", "pytest", "-p", "no:cacheprovider", "-n", "auto", "--dist", "worksteal", "--tier", "fast"]
+TESTS += [
+    f"--ignore=tests/test_{name}.py" for name in ("structure", "generated", "mutations", "tiers", "docs", "readme")
+]
+"""Without those that read the sources, in whose place the wheel is installed."""
 
 
 def environment(prefix: Path) -> dict[str, str]:

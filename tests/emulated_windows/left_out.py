@@ -36,20 +36,17 @@ LEFT_OUT = {
     "test_windows.py": "the calls of Windows one by one, on a system that is not emulated",
 }
 
-LINKS = "symbolic links, which need a privilege, and which wine does not make"
-
 ON_WINDOWS_ITSELF = {
     "any_code/test_function_comparison.py::test_a_deleted_working_folder_is_one_line": "a folder that is in use",
-    "any_code/test_result_files.py::test_a_link_out_of_the_folder_is_no_result": LINKS,
-    "classroom/test_collect.py::test_folders_are_read_without_links_and_zips_within_them_too": LINKS,
     "classroom/test_collect.py::test_the_page_escapes_everything": "a file whose name Windows does not allow",
     "cli/test_terminal.py::test_a_terminal_in_the_c_locale_gets_ascii": "a terminal of POSIX",
     "cli/test_train.py::test_a_terminal_marks_the_prompt": "a terminal of POSIX",
-    "comparison/ledger/test_chain.py::test_a_link_is_not_followed": LINKS,
     "comparison/ledger/test_entries.py::test_a_read_only_folder_costs_one_line": MODES,
     "formats/test_interrupted_exchange.py": FORKS,
     "kernels/test_build.py::test_a_slow_compiler_is_stopped": "a script of sh as a program",
     "test_reliability.py": FORKS,
+    "train/distributed/test_processes_command.py::test_the_launcher_says_who_failed": STATUS,
+    "train/test_compile.py::test_spaces_in_the_environments_path_are_named": "paths of POSIX",
     "train/distributed/test_data_parallel.py": "processes of torchrun, which nobody has tried there",
 }
 """Those that use POSIX themselves: where Windows is emulated they run, since only partwise sees it."""

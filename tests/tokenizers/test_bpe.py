@@ -731,7 +731,7 @@ def test_the_command_writes_a_file_that_hugging_face_reads(
     [
         (["--vocab-size", "255"], "--vocab-size 255: must be at least 256"),
         (["--vocab-size", "9999"], "lower it, or give more text"),
-        (["--out", "no/such/folder.json"], "--out no/such/folder.json"),
+        (["--out", "no/such/folder.json"], f"--out {Path('no/such/folder.json')}"),
         (["--out", "."], "--out ."),
         (["data.path"], "KEY=VALUE"),
         (["data.fields=x"], "data.fields"),
