@@ -2,6 +2,7 @@
 
 import shlex
 import subprocess
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from partwise import quoting
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="words of another shell")
 @given(st.lists(st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=8), max_size=4))
 def test_a_posix_shell_reads_the_words(words: list[str]) -> None:
     assert shlex.split(quoting.join(words)) == words

@@ -38,6 +38,7 @@ LEFT_OUT = {
 
 ON_WINDOWS_ITSELF = {
     "any_code/test_function_comparison.py::test_a_deleted_working_folder_is_one_line": "a folder that is in use",
+    "any_code/test_result_files.py::test_a_link_out_of_the_folder_is_no_result": "symbolic links",
     "classroom/test_collect.py::test_the_page_escapes_everything": "a file whose name Windows does not allow",
     "cli/test_terminal.py::test_a_terminal_in_the_c_locale_gets_ascii": "a terminal of POSIX",
     "cli/test_train.py::test_a_terminal_marks_the_prompt": "a terminal of POSIX",
