@@ -209,6 +209,7 @@ BARE_READS = {
     ("plots.layout", "folder.joinpath(name).read_text('utf-8')"),
     ("studio.pages", "files('partwise.studio').joinpath('static', name).read_bytes()"),
     # files of the system
+    ("cli", "os.open(os.devnull, os.O_RDWR)"),
     ("studio.server", "webbrowser.open(page.as_uri())"),  # opens a browser
     ("cli.signals", "os.open(os.devnull, os.O_RDWR)"),
     ("comparison.trials.server", "os.open(os.devnull, os.O_WRONLY)"),

@@ -256,3 +256,12 @@ def test_json_is_alone_on_standard_output_whatever_code_of_the_user_prints(
     assert {"imported", "a process", "called", "right"} <= set(printed.err.splitlines())
     print("after", flush=True)
     assert capfd.readouterr().out.splitlines() == ["after"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="descriptors that a shell closes")
+@pytest.mark.parametrize("closed", ["2>&-", "0<&- 2>&-", "0<&- 1>&- 2>&-"])
+def test_streams_that_the_caller_has_closed_are_opened(tmp_path: Path, closed: str) -> None:
+    """Else an attribute of None ends the command, and the first files that it opens get the numbers of the streams."""
+    command = f'exec "$0" -m partwise verdict --help {closed}'
+    done = subprocess.run(["sh", "-c", command, sys.executable], cwd=tmp_path, capture_output=True, check=False)
+    assert done.returncode == 0 and ("1>&-" in closed or b"Usage: partwise verdict" in done.stdout)

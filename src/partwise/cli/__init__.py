@@ -35,9 +35,20 @@ def add_option_value(message: str, arguments: list[str]) -> str:
     return f"{message.removesuffix('.')}; see --help"
 
 
+def open_standard_streams() -> None:
+    """Open those that the caller has closed: files would get their numbers, and be written to by errors of C libraries."""
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) < 3:
+        os.set_inheritable(descriptor, True)
+    os.close(descriptor)
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(number, "w" if number else "r", encoding="utf-8", errors="replace"))
+
+
 def main() -> None:
     """Entry point of `partwise`. Invalid input exits with status 2 and one line on stderr, an interrupt with 130, and a
     signal with 128 plus its number."""
+    open_standard_streams()
     from partwise.cli.terminal import print_error, substitute_unencodable
 
     if sys.platform == "win32":  # no program of the working folder, which may hold files of other people, is run
