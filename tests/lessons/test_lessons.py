@@ -223,6 +223,7 @@ def test_a_value_without_its_table_says_what_it_is() -> None:
     """Rows of lesson 11 are kinds of positions: the heading, the prediction and the error name the difference."""
     columns = next(answer_table(read_answer(LESSONS[11]), None))
     assert columns[0] == "loss at 512 minus loss at 128 (nats per character)"
+    assert picture_table(read_answer(LESSONS[11]), before=True).columns[0] == "loss at 512 minus loss at 128"
     assert LESSONS[11].asked_text == "loss at 512 minus loss at 128, RoPE"
     assert next(answer_table(read_answer(LESSONS[9]), None))[0] == "quantity"  # KiB, digits and nats
 

@@ -37,7 +37,7 @@ def picture_table(answer: StoredAnswer, before: bool) -> TextTable:
         found = quantity_values(answer, before)
         digits = 4 if any(sd(values) for _, values in found) else 0  # exact
         rows = [[row_label(each), f"{mean(values):.{digits}f}", f"{sd(values):.{digits}f}"] for each, values in found]
-        return TextTable(["over the stored seeds", "mean", "SD"], rows, "")
+        return TextTable([answer.lesson.head.values or "over the stored seeds", "mean", "SD"], rows, "")
     series = shown_series(answer, before)
     steps = curve_steps(series)
     shown = sorted({steps[round(i * (len(steps) - 1) / (MOST_STEPS - 1))] for i in range(MOST_STEPS)})
@@ -201,7 +201,8 @@ def draw_bars(axes: "Axes", answer: StoredAnswer, before: bool) -> None:
         if len(set(values)) > 2:  # not a size, nor runs that failed or did not
             axes.plot(values, heights(row, values), "o", color="#3c4043", ms=2.5, alpha=0.5, mec="none")
     label_rows(axes, found, "mean")
-    axes.set_xlabel(figure_quantities(answer.lesson, before)[0].unit)
+    unit = figure_quantities(answer.lesson, before)[0].unit
+    axes.set_xlabel(",\n".join(filter(None, [answer.lesson.head.values, unit])))  # one line would be cut
 
 
 def answer_table(answer: StoredAnswer, measured: Measured | None) -> Iterator[list[str]]:
