@@ -45,6 +45,7 @@ from partwise.lessons.lesson import (
     with_listings,
 )
 from partwise.lessons.progress import write_progress
+from partwise.run_names import FolderLock
 from whole_figures import check_figure
 
 if TYPE_CHECKING:
@@ -217,6 +218,18 @@ def test_the_list_of_lessons_names_the_next_one(tmp_path: Path, monkeypatch: pyt
     for done in (0, 1, 2):
         assert f"next: `partwise lesson {done + 1}`;" in CliRunner().invoke(app, ["lesson"]).output
         write_progress(done + 1, "done")
+
+
+def test_a_lesson_that_runs_elsewhere_names_an_option_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    comparison = course.LessonRun.plan(LESSONS[3]).comparisons["main"]
+    comparison.path.mkdir(parents=True)
+    lock = FolderLock(comparison.path)
+    with pytest.raises(ConfigError, match="or choose another --first-seed"):
+        comparison.run()
+    lock.release()
 
 
 def test_a_value_without_its_table_says_what_it_is() -> None:
