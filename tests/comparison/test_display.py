@@ -29,7 +29,7 @@ def test_a_comparison_shows_itself(comparison: Comparison, capsys: pytest.Captur
     assert "6 of 6 runs" in capsys.readouterr().out
     shown = [line for effect in results.effects for line in headline(effect)]
     lines = repr(comparison).splitlines()
-    assert lines[0] == "Comparison in runs/c: 3 arms, 2 paired seeds"
+    assert lines[0] == f"Comparison in {Path('runs/c')}: 3 arms, 2 paired seeds"
     assert [line.strip() for line in lines[1:]] == [results.question, *shown]
 
     frame = comparison.to_frame()
@@ -77,7 +77,7 @@ def test_a_frame_of_polars(comparison: Comparison) -> None:
 def test_a_comparison_that_has_not_run(here: Path) -> None:
     comparison = plan_comparison("mingpt", "ffn=swiglu", **OPTIONS)
     assert repr(comparison).endswith("(not run: call run())")
-    assert "Comparison in runs/c" in comparison._repr_html_()
+    assert f"Comparison in {Path('runs/c')}" in comparison._repr_html_()
     for method in (comparison.to_frame, comparison.plot):
         with pytest.raises(ConfigError, match="call run"):
             method()
