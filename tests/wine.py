@@ -1,12 +1,15 @@
 """Run partwise by Python for Windows, in wine: `make test-wine [WORDS="partwise.exe demo"]`. Without words, the fast tests.
 
 Python, torch and the other packages are those for Windows from the package index, and partwise is the wheel of `make wheels`.
-It needs wine 10, which WINE may name: wine 8 ends where C++ throws an exception again. Call it with a Python that has uv.
+It needs wine 10, which WINE may name: wine 8 ends where C++ throws an exception again. Words run in the present folder.
+Call it with a Python that has uv.
 """
 
+import hashlib
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tarfile
@@ -55,17 +58,19 @@ def run(words: list[str], **variables: str) -> int:
     programs = f"{windows_path(FOLDER / 'python')};{windows_path(FOLDER / 'python' / 'Scripts')}"
     started = subprocess.Popen(
         [WINE, *words],
-        cwd=ROOT,
         env={**environment(PREFIX), "WINEPATH": programs, **variables},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
     )
     assert started.stdout is not None
-    while chunk := started.stdout.read1():
-        sys.stdout.buffer.write(chunk)
-        sys.stdout.buffer.flush()
-    return started.wait()
+    try:
+        while chunk := started.stdout.read1():
+            sys.stdout.buffer.write(chunk)
+            sys.stdout.buffer.flush()
+        return started.wait()
+    finally:
+        started.kill()
 
 
 def install_interpreter() -> None:
@@ -93,16 +98,20 @@ def install_packages() -> None:
 def main(*words: str) -> int:
     require_wine(oldest=10)
     FOLDER.mkdir(parents=True, exist_ok=True)
-    done = FOLDER / "installed"
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # and so end what has been started
+    done = FOLDER / "installed"  # the hash of the wheel
     if not done.exists():
         shutil.rmtree(FOLDER / "python", ignore_errors=True)
         install_interpreter()
         install_packages()
         done.touch()
     (wheel,) = (ROOT / "dist").glob("partwise-*-win_amd64.whl")
-    pip = ["python.exe", "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--force-reinstall"]
-    if status := run([*pip, windows_path(wheel)]):
-        return status
+    found = hashlib.sha256(wheel.read_bytes()).hexdigest()
+    if done.read_text(encoding="utf-8") != found:
+        pip = ["python.exe", "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--force-reinstall"]
+        if status := run([*pip, windows_path(wheel)]):
+            return status
+        done.write_text(found, encoding="utf-8")
     return run(list(words)) if words else run(TESTS, PYTHONUTF8="1")  # tests read what they wrote in one encoding
 
 

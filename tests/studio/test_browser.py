@@ -1,11 +1,13 @@
 """The studio in Chromium: by hand, by keyboard alone, narrow and wide, in both themes (`make test-studio`).
 
-STUDIO_CHROMIUM names the program, and STUDIO_SCREENSHOTS a folder for pictures of every screen.
+STUDIO_CHROMIUM names the program, and STUDIO_SCREENSHOTS a folder for pictures of every screen. STUDIO_PYTHON is another
+command for Python, such as `build/wheel-builder/bin/python tests/wine.py python.exe` with whole paths, for Windows' in wine.
 """
 
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -26,6 +28,7 @@ folders = lazy_module("studio.folders", needs="starlette")
 pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 
 CHROMIUM = os.environ.get("STUDIO_CHROMIUM", "/usr/bin/chromium")
+PYTHON = shlex.split(os.environ.get("STUDIO_PYTHON", shlex.quote(sys.executable)))
 SECONDS = 240_000
 """Milliseconds for what takes seconds on a machine that does nothing else."""
 
@@ -37,7 +40,7 @@ class Studio:
 
     def __init__(self, folder: Path, browser: Any, *more: str) -> None:
         self.folder, self.browser = folder, browser
-        words = [sys.executable, "-m", "partwise", "studio", "--no-browser", "--data", "text.txt", *more]
+        words = [*PYTHON, "-m", "partwise", "studio", "--no-browser", "--data", "text.txt", *more]
         self.process = subprocess.Popen(words, cwd=folder, stdout=subprocess.PIPE, text=True, encoding="utf-8")
         self.outside: list[str] = []
         self.errors: list[str] = []
