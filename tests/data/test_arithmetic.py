@@ -36,7 +36,8 @@ def write(problems: ProblemSpec, *rows: tuple[str, str, str]) -> list[str]:
     """The lines for operands as decimal strings."""
     units = [[int(Fraction(row[at]) * problems.scale) for row in rows] for at in (0, 2)]
     operations = [problems.operations.index(row[1]) for row in rows]
-    return as_lines(problems.to_ascii(ProblemBatch(np.array(units[0]), np.array(operations), np.array(units[1]))))
+    first, chosen, second = (np.array(each, dtype=np.int64) for each in (units[0], operations, units[1]))
+    return as_lines(problems.to_ascii(ProblemBatch(first, chosen, second)))
 
 
 def as_lines(codes: np.ndarray) -> list[str]:

@@ -30,7 +30,10 @@ SPECS = st.fixed_dictionaries(
 def written(spec: ProblemSpec, *problems: tuple[int, str, int]) -> list[str]:
     first, operations, second = zip(*problems, strict=True)
     batch = ProblemBatch(
-        np.array(first), np.array([spec.operations.index(each) for each in operations]), np.array(second)
+        *(
+            np.array(each, dtype=np.int64)
+            for each in (first, [spec.operations.index(operation) for operation in operations], second)
+        )
     )
     return split_problems(spec.to_ascii(batch).tobytes().decode())
 

@@ -157,7 +157,7 @@ class ProblemSpec:
     def _with_steps(self, problems: "ProblemBatch", lines: np.ndarray) -> np.ndarray:
         """Problems of equal length, uint8 (N, length) -> the same with their steps after the first `=`, concatenated."""
         worked, prompt = self.worked_answers(), 2 * self.padding + 5
-        widths = np.array([worked.width(operation) for operation in self.operations])
+        widths = np.array([worked.width(operation) for operation in self.operations], dtype=np.int64)
         ends = np.cumsum(lines.shape[1] + widths[problems.operation])
         out = np.empty(ends[-1] if len(ends) else 0, dtype=np.uint8)
         for index, operation in enumerate(self.operations):

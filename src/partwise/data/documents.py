@@ -124,7 +124,7 @@ def _build_index(corpus: Documents, identity: str) -> DocumentIndex:
         alphabet.add(content)
     if len(locations) > 1:
         alphabet.add(corpus.separator.encode())
-    return DocumentIndex(locations, np.array(lengths), np.array(digests), str(alphabet))
+    return DocumentIndex(locations, np.array(lengths, dtype=np.int64), np.array(digests), str(alphabet))
 
 
 @part("jsonl")

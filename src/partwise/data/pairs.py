@@ -131,7 +131,8 @@ def read_pairs(name: str, modified_ns: int) -> tuple[tuple[str, str], ...]:
     for number, line in enumerate(text.splitlines() if path.suffix == ".jsonl" else text.split("\n"), start=1):
         if not line.strip():
             continue
-        pair = _json_pair(line) if path.suffix == ".jsonl" else line.rstrip("\r").split("\t")
+        line = line.rstrip("\r")
+        pair = _json_pair(line) if path.suffix == ".jsonl" else line.split("\t")
         if pair is None or len(pair) != 2 or not all(pair):
             expected = '{"source": "...", "target": "..."}' if path.suffix == ".jsonl" else "SOURCE<tab>TARGET"
             raise ConfigError(

@@ -109,7 +109,7 @@ class WorkedAnswers:
 
 def digits(values: np.ndarray, width: int) -> np.ndarray:
     """Integers (N,) -> their last `width` digits, the last one first, ASCII (N, width); of ten's complements if negative."""
-    return ascii_digits(values[:, None] // 10 ** np.arange(width) % 10)
+    return ascii_digits(values[:, None] // 10 ** np.arange(width, dtype=np.int64) % 10)
 
 
 def ascii_digits(values: np.ndarray) -> np.ndarray:
