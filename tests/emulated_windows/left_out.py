@@ -47,6 +47,8 @@ ON_WINDOWS_ITSELF = {
     "data/test_data.py::test_a_umask_for_groups_does_not_matter": MODES,
     "formats/test_hostile_folders.py": "files that the test has mapped",
     "formats/test_interrupted_exchange.py": FORKS,
+    "formats/test_releases.py": "files that the test has mapped",
+    "formats/test_wrapper.py::test_damaged_folders_are_refused": "files that the test has mapped",
     "kernels/test_build.py::test_a_slow_compiler_is_stopped": "a script of sh as a program",
     "studio/test_pages.py::test_a_replication_has_fresh_seeds": "`echo`, which is no program there",
     "studio/test_server.py::test_the_address_is_of_this_machine_alone": "the files of Linux about sockets",

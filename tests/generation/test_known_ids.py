@@ -108,7 +108,7 @@ def test_targets_of_pairs_and_answers_have_only_known_ids() -> None:
 
 
 def test_losses_are_those_of_the_whole_table() -> None:
-    model, ids = model_of(), np.array([[0, 2, 4, 6]])
+    model, ids = model_of(), np.array([[0, 2, 4, 6]], dtype=np.int64)
     with torch.no_grad():
         log_p = model(torch.from_numpy(ids))[0].double().log_softmax(-1)
     expected = -float(log_p[torch.arange(3), torch.from_numpy(ids[0, 1:])].mean())
