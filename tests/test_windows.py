@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -100,6 +101,21 @@ def test_a_status_names_the_exception_that_ended_a_process(monkeypatch: pytest.M
     monkeypatch.setattr(sys, "platform", "win32")
     assert processes.ended_by(0xC0000005) == "exception 0xC0000005" and processes.ended_by(1) is None
     assert processes.ended_by(0xFFFFFFFF) is None  # `sys.exit(-1)`
+
+
+def test_where_no_console_takes_the_signal_python_ends_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent = []
+
+    def send_signal(number: int) -> None:
+        sent.append(number)
+        raise SystemError(
+            "kill returned a result with an exception set"
+        )  # as CPython does, once it has ended the process
+
+    monkeypatch.setattr(sys, "platform", "win32")
+    monkeypatch.setattr(signal, "CTRL_BREAK_EVENT", 1, raising=False)
+    processes.send(SimpleNamespace(poll=lambda: None, send_signal=send_signal))  # type: ignore[arg-type]
+    assert sent == [1]
 
 
 def test_a_group_ends_with_what_it_has_left_behind() -> None:

@@ -93,6 +93,7 @@ def test_data_accepts_a_pair_file_and_sets_the_vocabulary(tmp_path: Path) -> Non
     ("name", "content", "message"),
     [
         ("a.tsv", "one\ttwo\nthree\n", "line 2: 'three' is not a pair: write SOURCE<tab>TARGET"),
+        ("a.tsv", "one\ttwo\r\nthree\r\n", "line 2: 'three' is not a pair"),
         ("a.tsv", "one\ttwo\tthree\nx\ty\n", "line 1: 'one\\ttwo\\tthree' is not a pair"),
         ("a.tsv", "one\t\nx\ty\n", "neither of them empty"),
         ("a.tsv", "one\ttwo\n", "has 1 pairs: must have at least 2"),
