@@ -188,7 +188,7 @@ test-wheels: wheels
 	build/wheel-builder/bin/python tests/wheels/symbols.py build/wheels
 	PYTHONPATH=tests $(BIN)/python tests/wheels/calls.py build/wheel-builder/bin/python
 
-# the fast tests by Python for Windows, in wine 10 or newer (an hour); WORDS="partwise.exe demo" runs a command there
+# the fast tests by Python for Windows, in wine 10 or newer; WORDS="partwise.exe demo" runs a command there
 test-wine:
 	$(MAKE) wheels PLATFORM=windows-x86_64
 	build/wheel-builder/bin/python -m pip install $(QUIET) uv
